@@ -1,0 +1,320 @@
+"""The settings of one run: flat, frozen, resolved, with a fingerprint. Lesson 04 shows what it protects.
+
+Three sources, later ones win: the defaults below, what the recipe prefers, what the user set.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from labkit.errors import ConfigError
+
+OptionValue = str | int | float | bool
+
+MAY_CHANGE = frozenset(
+    # where the run ends
+    {"updates", "epochs", "examples", "tokens", "seconds"}
+    # when and how it is saved
+    | {"save", "save_every", "save_seconds", "save_epoch_end", "keep", "milestone_every"}
+    # who fetches the data, never which data
+    | {"workers", "start_method", "persistent_workers", "prefetch"}
+    # what to do about an attempt that an exact run would not get past, or about a schedule that has ended
+    | {"on_nonfinite", "max_skips", "max_scaler_skips", "after_horizon"}
+    # what is watched beside the trajectory
+    | {"signals_every", "monitor_every", "profile", "tensorboard"}
+)
+"""Fields that may differ between a run and its continuation without changing a bit of the trajectory."""
+
+ENVIRONMENT_FIELDS = frozenset({"device", "threads"})
+"""Fields that need a named override at a resume: the run goes on, marked inexact."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides a trajectory, plus where it ends and how it is saved.
+
+    Units are in the comments: an *update* is one move of the optimizer, an *example* one item of the data set,
+    a *target* one valid unit of the loss (a letter, a label). None means "not used".
+    """
+
+    recipe: str  # "digits", "names" or "path/to/file.py:attribute"
+    options: Mapping[str, OptionValue] = field(default_factory=dict)  # the recipe's own settings
+    seed: int = 0
+
+    # arithmetic
+    device: str = "cpu"
+    threads: int = 1
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    initial_scale: float = 65536.0  # fp16 loss scale at update 0
+    growth_interval: int = 2000  # finite attempts before the scale doubles
+    tf32: bool = False
+    matmul: Literal["highest", "high", "medium"] = "highest"
+    deterministic: bool = True
+    cudnn_benchmark: bool = False
+
+    # data order
+    batch_size: int = 64  # examples per update
+    microbatch_size: tuple[int, ...] = ()  # examples per forward, sizes used in turn; empty: the whole update
+    order: Literal["randperm", "feistel"] = "randperm"
+    workers: int = 0
+    start_method: Literal["spawn", "fork", "forkserver"] = "spawn"
+    persistent_workers: bool = True
+    prefetch: int = 2  # microbatches fetched ahead by each worker
+    shield_global: bool = False  # key the global generators around each transform (slow)
+
+    # optimizer and schedule
+    rate: float = 1e-3
+    weight_decay: float = 0.0
+    max_norm: float | None = None  # clip the gradient of an update at this 2-norm
+    schedule: Literal["constant", "linear", "cosine", "onecycle", "step", "plateau"] = "constant"
+    schedule_clock: Literal["updates", "examples", "epochs", "validation"] = "updates"
+    warmup: int = 0  # in units of the schedule's clock
+    horizon: int | None = None  # in units of the schedule's clock; never derived from the target
+    floor: float = 0.0  # factor of the rate at and after the horizon
+    schedule_factor: float = 0.1  # step, plateau: multiplies the rate at each drop
+    schedule_interval: int = 10  # step: clock units between drops; plateau: evaluations without improvement
+    after_horizon: Literal["refuse", "hold"] = "refuse"
+
+    # weight average
+    ema_decay: float | None = None
+    ema_warmup: bool = False
+    ema_buffers: Literal["copy", "average", "recompute"] = "copy"
+
+    # guard
+    on_nonfinite: Literal["raise", "skip"] = "raise"
+    max_skips: int = 3  # refused attempts in a row
+    max_scaler_skips: int = 20  # attempts in a row that the fp16 scaler skipped
+
+    # evaluation and decisions
+    eval_every: int = 0  # updates; 0: never
+    eval_weights: Literal["raw", "ema"] = "raw"
+    eval_batch_size: int = 256
+    metric: str = "loss"
+    mode: Literal["min", "max"] = "min"
+    patience: int | None = None  # evaluations in a row without improvement before the run ends
+    min_improvement: float = 0.0
+    samples_every: int = 0  # evaluations between stored qualitative outputs; 0: never
+
+    # records
+    norm_every: int = 0  # updates between measured update norms; 0: never
+    signals_every: int = 10  # attempts between lines of signals.jsonl
+    monitor_every: int = 0  # updates between per-layer measurements; 0: never
+    profile: bool = False
+    tensorboard: bool = False
+
+    # checkpoints
+    save_every: int = 0  # updates; 0: only at the start and at the end
+    save_seconds: float | None = None
+    save_epoch_end: bool = False
+    keep: int = 2
+    milestone_every: int | None = None  # updates
+    save: Literal["foreground", "background"] = "foreground"
+
+    # where the run ends: whichever of those given is reached first, and the records name it
+    updates: int | None = None
+    epochs: int | None = None
+    examples: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", types.MappingProxyType(dict(self.options)))
+        for item in fields(self):
+            if item.name != "options":
+                object.__setattr__(self, item.name, _typed(item.name, getattr(self, item.name)))
+        _check_values(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_values, (self.to_dict(),)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, in the order of the fields, ready for JSON."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["options"] = dict(self.options)
+        values["microbatch_size"] = list(self.microbatch_size)
+        return values
+
+    def identity(self) -> dict[str, Any]:
+        """The values that a continuation must share: all but MAY_CHANGE and ENVIRONMENT_FIELDS."""
+        return {n: v for n, v in self.to_dict().items() if n not in MAY_CHANGE | ENVIRONMENT_FIELDS}
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of identity() as canonical JSON."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+
+    def changed(self, **settings: Any) -> RunConfig:
+        """A copy with some fields replaced. Raises ConfigError for an unknown name or a value of the wrong kind."""
+        known = {item.name for item in fields(self)}
+        for name in settings:
+            if name not in known:
+                raise unknown_name(name, known | set(self.options))
+        return replace(self, **settings)
+
+
+def _from_values(values: Mapping[str, Any]) -> RunConfig:
+    return RunConfig(**values)
+
+
+def from_dict(values: Mapping[str, Any]) -> RunConfig:
+    """The config that to_dict() described. Raises ConfigError for fields that this version does not know."""
+    known = {item.name for item in fields(RunConfig)}
+    for name in values:
+        if name not in known:
+            raise ConfigError(
+                f"the stored config has a field {name!r}", "fields known to this labkit", "use the labkit that wrote it"
+            )
+    return RunConfig(**values)
+
+
+def field_names() -> tuple[str, ...]:
+    """All names that `--set` accepts beside a recipe's own options."""
+    return tuple(item.name for item in fields(RunConfig) if item.name not in {"recipe", "options"})
+
+
+def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a setting that nobody knows, naming the nearest one."""
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "`labkit train RECIPE --help` lists the names"
+    return ConfigError(f"there is no setting called {name!r}", "a field of RunConfig or an option of the recipe", hint)
+
+
+_HINTS = typing.get_type_hints(RunConfig)
+
+
+def parse(name: str, text: str) -> Any:
+    """The value that a command line's `name=text` means, by the field's type. Raises ConfigError."""
+    kinds = _kinds(_HINTS[name])
+    if text.lower() in {"none", "null", ""} and type(None) in kinds:
+        return None
+    if tuple in kinds:
+        return tuple(_number(name, part, int) for part in text.split(",") if part.strip())
+    if bool in kinds:
+        return parse_bool(name, text)
+    for kind in (int, float):
+        if kind in kinds:
+            return _number(name, text, kind)
+    return text
+
+
+def parse_bool(name: str, text: str) -> bool:
+    """true/false, yes/no, on/off, 1/0. Raises ConfigError."""
+    if text.lower() in {"true", "yes", "on", "1"}:
+        return True
+    if text.lower() in {"false", "no", "off", "0"}:
+        return False
+    raise ConfigError(f"{name}={text!r}", "true or false", f"write {name}=true or {name}=false")
+
+
+def _number(name: str, text: str, kind: type) -> int | float:
+    try:
+        return kind(text)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"{name}={text!r}", wanted, f"for example {name}=16") from None
+
+
+def _kinds(hint: Any) -> set[Any]:
+    """The set of plain types that an annotation admits; a Literal counts as the types of its values."""
+    if typing.get_origin(hint) is Literal:
+        return {type(value) for value in typing.get_args(hint)}
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return set().union(*(_kinds(part) for part in typing.get_args(hint)))
+    return {typing.get_origin(hint) or hint}
+
+
+def _typed(name: str, value: Any) -> Any:
+    """The value in the field's own type. A bool is not taken for a number, nor a number for a text."""
+    hint, kinds = _HINTS[name], _kinds(_HINTS[name])
+    if value is None and type(None) in kinds:
+        return None
+    if tuple in kinds:
+        parts = (value,) if isinstance(value, int) and not isinstance(value, bool) else value
+        if not isinstance(parts, (list, tuple)) or not all(type(part) is int for part in parts):
+            raise ConfigError(f"{name}={value!r}", "a whole number or several in a tuple", f"for example {name}=(40, 24)")
+        return tuple(parts)
+    if float in kinds and type(value) is int:
+        value = float(value)
+    if type(value) not in kinds:
+        wanted = " or ".join(sorted("nothing" if kind is type(None) else kind.__name__ for kind in kinds))
+        raise ConfigError(f"{name}={value!r} is of type {type(value).__name__}", wanted, "correct the value")
+    for part in (hint, *typing.get_args(hint)):
+        if typing.get_origin(part) is Literal and value not in typing.get_args(part):
+            choices = ", ".join(map(str, typing.get_args(part)))
+            raise ConfigError(f"{name}={value!r}", f"one of {choices}", "choose one of them")
+    return value
+
+
+_AT_LEAST: dict[str, float] = {
+    "threads": 1, "growth_interval": 1, "batch_size": 1, "workers": 0, "prefetch": 1, "rate": 0, "weight_decay": 0,
+    "warmup": 0, "horizon": 1, "floor": 0, "schedule_interval": 1, "max_skips": 0, "max_scaler_skips": 0,
+    "eval_every": 0, "eval_batch_size": 1, "patience": 1, "min_improvement": 0, "samples_every": 0, "norm_every": 0,
+    "signals_every": 0, "monitor_every": 0, "save_every": 0, "keep": 2, "milestone_every": 1,
+    "updates": 0, "epochs": 0, "examples": 0, "tokens": 0,
+}  # fmt: skip
+_ABOVE: dict[str, float] = {
+    "initial_scale": 0, "max_norm": 0, "schedule_factor": 0, "save_seconds": 0, "seconds": 0,
+}  # fmt: skip
+
+
+def _check_values(config: RunConfig) -> None:
+    for name, least in _AT_LEAST.items():
+        value = getattr(config, name)
+        if value is not None and not value >= least:
+            why = " (with only one, a crash while it is replaced would leave none)" if name == "keep" else ""
+            raise ConfigError(f"{name}={value}", f"{least:g} or more{why}", f"set {name} to {least:g} or more")
+    for name, bound in _ABOVE.items():
+        value = getattr(config, name)
+        if value is not None and not value > bound:
+            raise ConfigError(f"{name}={value}", f"a number above {bound:g}", f"set {name} higher, or leave it out")
+    for size in config.microbatch_size:
+        if size < 1:
+            raise ConfigError(f"microbatch_size holds {size}", "1 or more in each place", "for example microbatch_size=16")
+    if config.ema_decay is not None and not 0 <= config.ema_decay < 1:
+        raise ConfigError(f"ema_decay={config.ema_decay}", "at least 0 and below 1", "for example ema_decay=0.99")
+    _check_combinations(config)
+
+
+def _check_combinations(config: RunConfig) -> None:
+    ends = config.schedule in {"linear", "cosine", "onecycle"}
+    if ends and config.horizon is None:
+        raise ConfigError(
+            f"schedule={config.schedule} without a horizon",
+            f"its length in {config.schedule_clock}, a setting of its own so that a longer run never bends it",
+            f"for example horizon={config.updates or 1000}",
+        )
+    if ends and config.horizon is not None and config.warmup >= config.horizon:
+        raise ConfigError(f"warmup={config.warmup}, horizon={config.horizon}", "a warm-up shorter than the horizon", "")
+    goal = {"updates": config.updates, "examples": config.examples, "epochs": config.epochs}.get(config.schedule_clock)
+    if ends and goal is not None and config.horizon is not None and goal > config.horizon:
+        if config.after_horizon == "refuse":
+            raise ConfigError(
+                f"the schedule ends after {config.horizon} {config.schedule_clock}, the target is {goal}",
+                "a plan for the rest",
+                "set a longer horizon in a new run, or after_horizon=hold to go on at the last rate",
+            )
+    if config.schedule == "plateau" and (config.schedule_clock != "validation" or not config.eval_every):
+        raise ConfigError(
+            f"schedule=plateau with schedule_clock={config.schedule_clock}, eval_every={config.eval_every}",
+            "the validation clock and evaluations",
+            "set schedule_clock=validation and eval_every",
+        )
+    if config.schedule_clock == "validation" and not config.eval_every:
+        raise ConfigError("schedule_clock=validation without evaluations", "eval_every above 0", "set eval_every")
+    if config.eval_weights == "ema" and config.ema_decay is None:
+        raise ConfigError("eval_weights=ema without an average", "a value for ema_decay", "for example ema_decay=0.99")
+    if config.patience is not None and not config.eval_every:
+        raise ConfigError("patience without evaluations", "eval_every above 0", "set eval_every")
+    if config.batch_size and sum(config.microbatch_size) > config.batch_size and len(config.microbatch_size) > 1:
+        raise ConfigError(
+            f"microbatch_size={list(config.microbatch_size)} adds up to {sum(config.microbatch_size)}",
+            f"at most batch_size={config.batch_size}",
+            "use smaller pieces",
+        )

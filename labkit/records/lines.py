@@ -1,0 +1,279 @@
+"""Files of JSON lines: append quickly, read what a crash left, cut a tail and keep it. Lesson 10."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import RecordsError, StorageError
+
+FORMAT = 1
+"""Version of the record files. Entries that carry a "format" above it are refused: a newer labkit wrote them."""
+
+_NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_BLOCK = 1 << 16
+
+
+def plain(value: Any) -> Any:
+    """Turn what json does not know (mappings, numpy scalars, paths, sets) into what it does; TypeError for the rest."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise TypeError(f"a {type(value).__name__} is not a plain value")
+
+
+_encode: Callable[[Any], str] = json.JSONEncoder(
+    allow_nan=False, check_circular=False, separators=(",", ":"), default=plain
+).encode
+
+
+def encode(record: Mapping[str, Any]) -> str:
+    """One line of JSON without its newline; nonfinite floats become the strings "nan", "inf", "-inf".
+
+    Raises RecordsError for a value that is not plain (a tensor, an object): records hold numbers and names only.
+    """
+    try:
+        return _encode(record)
+    except ValueError:  # a nonfinite float: rare, so only now is every value looked at
+        return _encode(_spell_nonfinite(record))
+    except TypeError as error:
+        found = f"a record with the fields {', '.join(map(str, record))} cannot be written: {error}"
+        raise RecordsError(found, "numbers, text, None, lists and mappings", "pass .item() or .tolist()") from error
+
+
+def _spell_nonfinite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, (str, int, float)) or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {name: _spell_nonfinite(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_spell_nonfinite(entry) for entry in value]
+    return _spell_nonfinite(plain(value))
+
+
+def revive(value: Any) -> Any:
+    """The inverse of writing: "nan", "inf" and "-inf" become floats again, at any depth."""
+    if type(value) is str:
+        return _NONFINITE.get(value, value)
+    if type(value) is list:
+        return [revive(entry) for entry in value]
+    if type(value) is dict:
+        return {name: revive(entry) for name, entry in value.items()}
+    return value
+
+
+class LineLog:
+    """Append records to a file, one JSON object a line.
+
+    Lines are buffered and written about once a second, at `flush`, and at `close`; there is one writer per file. A
+    torn last line that an earlier process left is moved to `cut/` beside the file and kept in `torn` (its bytes).
+    """
+
+    def __init__(self, path: Path | str, every_seconds: float = 1.0) -> None:
+        self.path = Path(path)
+        self._every, self._due, self._buffer = every_seconds, math.inf, list[str]()
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
+        except OSError as error:
+            raise _refused(self.path, error) from error
+        try:
+            self.torn = self._repair()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Buffer one record. It is encoded at once, so changing it later changes nothing here."""
+        if self._file < 0:
+            raise RecordsError(f"{self.path.name} was closed", "an open record file", "open a new LineLog")
+        buffer = self._buffer
+        buffer.append(encode(record))
+        now = time.monotonic()
+        if len(buffer) == 1 and self._due == math.inf:
+            self._due = now + self._every
+        elif now >= self._due:
+            self.flush()
+
+    def flush(self, durable: bool = False) -> None:
+        """Hand every buffered line to the system; durable: and wait until it is on disk.
+
+        Raises StorageError when the disk refuses; the lines stay buffered and the file keeps whole lines only.
+        """
+        try:
+            if self._buffer:
+                self._write("\n".join(self._buffer).encode("ascii") + b"\n")
+                self._buffer.clear()
+            self._due = math.inf
+            if durable:
+                os.fsync(self._file)
+        except OSError as error:
+            self._due = time.monotonic() + self._every
+            raise _refused(self.path, error) from error
+
+    def close(self) -> None:
+        """Flush and close; closing twice is fine. The file is closed even when the last flush fails."""
+        if self._file < 0:
+            return
+        try:
+            self.flush(durable=True)
+        finally:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> LineLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        size = os.fstat(self._file).st_size
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            os.ftruncate(self._file, size)  # half a line would swallow the next one
+            raise
+
+    def _repair(self) -> bytes | None:
+        tail = _unfinished_tail(self.path)
+        if not tail:
+            return None
+        if _is_record(tail):  # whole but for its newline
+            self._write(b"\n")
+            return None
+        size = os.fstat(self._file).st_size
+        try:
+            _keep(self.path.parent / "cut", self.path, tail)
+            os.ftruncate(self._file, size - len(tail))
+        except OSError as error:
+            raise _refused(self.path, error) from error
+        return tail
+
+
+def _refused(path: Path, error: OSError) -> StorageError:
+    reason = error.strerror or type(error).__name__
+    return StorageError(f"{path.name} in {path.parent} cannot be written: {reason}",
+                        "a writable folder with free space",
+                        "make room or permit writing; what was written before is whole")
+
+
+def _unfinished_tail(path: Path) -> bytes:
+    """The bytes behind the last newline, which a complete file does not have."""
+    with open(path, "rb") as file:
+        position, tail = file.seek(0, os.SEEK_END), b""
+        while position > 0 and b"\n" not in tail:
+            start = max(0, position - _BLOCK)
+            file.seek(start)
+            tail = file.read(position - start) + tail
+            position = start
+    return tail[tail.rfind(b"\n") + 1 :]
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _keep(folder: Path, path: Path, data: bytes) -> Path:
+    """Write cut bytes under the next free number in `folder`, durably, before anything is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        target = folder / f"{path.stem}-{number:04d}{path.suffix}"
+        try:
+            file = open(target, "xb")
+        except FileExistsError:
+            number += 1
+            continue
+        with file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return target
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What a record file holds: `records` in order, and whether the last line was torn (and therefore left out)."""
+
+    records: list[dict[str, Any]]
+    torn: bool
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+def read_lines(path: Path | str, text_fields: Collection[str] = ()) -> Lines:
+    """Read a whole record file; a missing file holds no records.
+
+    text_fields name top-level fields that are text, in which "nan" is a word and not a number. Raises RecordsError for
+    a file that is not ours, a damaged line before the last, or an entry that a newer labkit wrote.
+    """
+    path = Path(path)
+    records, torn = list[dict[str, Any]](), False
+    for number, line, last in numbered(path):
+        record = parse(path, number, line, last)
+        if record is None:
+            torn = True
+            continue
+        if b'"nan"' in line or b'inf"' in line:
+            record = {name: entry if name in text_fields else revive(entry) for name, entry in record.items()}
+        records.append(record)
+    return Lines(records, torn)
+
+
+def numbered(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """(line number from 1, line, whether it is the unfinished last one), reading the file once."""
+    try:
+        file = open(path, "rb")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise RecordsError(f"{path} cannot be read: {reason}", "a readable file") from error
+    with file:
+        for number, line in enumerate(file, 1):
+            yield number, line, not line.endswith(b"\n")
+
+
+def parse(path: Path, number: int, line: bytes, last: bool) -> dict[str, Any] | None:
+    """The record in one line; None for a torn last one. A power cut can leave zero bytes where a line should be."""
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        if last or not line.strip(b"\0\n"):
+            return None
+        raise _not_ours(path, number) from error
+    if not isinstance(record, dict):
+        raise _not_ours(path, number)
+    if isinstance(version := record.get("format"), int) and version > FORMAT:
+        raise RecordsError(f"{path}, line {number}, has format {version}", f"format {FORMAT} or older",
+                           "read it with the labkit that wrote it, or a newer one; nothing was changed")
+    return record
+
+
+def _not_ours(path: Path, number: int) -> RecordsError:
+    return RecordsError(f"{path}, line {number}, is not a record", "one JSON object a line",
+                        "move the file aside if another program wrote it; if the disk damaged it, cut that line out")

@@ -269,11 +269,15 @@ def parse(path: Path, number: int, line: bytes, last: bool) -> dict[str, Any] | 
     if not isinstance(record, dict):
         raise _not_ours(path, number)
     if isinstance(version := record.get("format"), int) and version > FORMAT:
-        raise RecordsError(f"{path}, line {number}, has format {version}", f"format {FORMAT} or older",
+        raise RecordsError(f"{_where(path, number)} has format {version}", f"format {FORMAT} or older",
                            "read it with the labkit that wrote it, or a newer one; nothing was changed")
     return record
 
 
 def _not_ours(path: Path, number: int) -> RecordsError:
-    return RecordsError(f"{path}, line {number}, is not a record", "one JSON object a line",
+    return RecordsError(f"{_where(path, number)} is not a record", "one JSON object a line",
                         "move the file aside if another program wrote it; if the disk damaged it, cut that line out")
+
+
+def _where(path: Path, number: int) -> str:
+    return f"{path}, line {number}," if number else f"a line near the end of {path}"  # read backwards: not counted

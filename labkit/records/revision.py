@@ -22,9 +22,7 @@ def git_state(place: Path) -> dict[str, Any]:
     they may be large or private. Nothing is written to the repository. Bytes that are not UTF-8 are kept as surrogates.
     """
     try:
-        top = git_top(place)
-        if top is None:
-            return {"unreadable": "no git repository here, or no git"}
+        top = _top(place)
         commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD", accept=(0, 1)).decode().strip() or None
         base = commit or _git(top, "hash-object", "-t", "tree", os.devnull).decode().strip()
         listed = _git(top, "ls-files", "-z", "--others", "--exclude-standard").split(b"\0")
@@ -49,9 +47,13 @@ def git_state(place: Path) -> dict[str, Any]:
 def git_top(place: Path) -> Path | None:
     """The top folder of the repository around a file or folder; None without a repository or without git."""
     try:
-        said = _git(place if place.is_dir() else place.parent, "rev-parse", "--show-toplevel")
+        return _top(place)
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _top(place: Path) -> Path:
+    said = _git(place if place.is_dir() else place.parent, "rev-parse", "--show-toplevel")
     return Path(os.fsdecode(said.rstrip(b"\n")))
 
 

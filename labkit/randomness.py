@@ -1,0 +1,290 @@
+"""Random streams: keyed by a hash, captured as plain values, put back all or not at all (lesson 02).
+
+Two ideas. A *key* turns names and numbers, such as (seed, epoch, example), into a generator of its own, so that nothing
+has to be remembered. A *capture* photographs the streams that do move while training, so that a resume finds them
+where they were. Torch is imported by the functions that need it: the order of the data does without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from labkit.errors import RandomnessError
+
+if TYPE_CHECKING:
+    import torch
+
+Explicit: TypeAlias = "torch.Generator | np.random.Generator"
+Saved: TypeAlias = dict[str, Any]
+
+
+# ---------------------------------------------------------------------------------------------------------------- keys
+
+
+def _digest(parts: tuple[int | str, ...], size: int) -> bytes:
+    # repr quotes strings and separates the parts, so no two different lists of parts write the same bytes.
+    plain = tuple(part if isinstance(part, str) else int(operator.index(part)) for part in parts)
+    return hashlib.blake2b(repr(plain).encode(), digest_size=size).digest()
+
+
+def key(*parts: int | str) -> int:
+    """A number in [0, 2**63) made of parts, the same in every process and on every machine.
+
+    A hash and not a sum: key(seed, epoch + 1) and key(seed + 1, epoch) have nothing in common.
+    """
+    return int.from_bytes(_digest(parts, 8), "little") >> 1
+
+
+class _Words:
+    """Hands ready key words to a numpy bit generator, which would otherwise ask the system for entropy first."""
+
+    def __init__(self, words: np.ndarray) -> None:
+        self.words = words
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        return self.words.view(dtype)[:n_words]
+
+
+np.random.bit_generator.ISeedSequence.register(_Words)
+
+
+def numpy_generator(*parts: int | str) -> np.random.Generator:
+    """A numpy generator of its own for parts: Philox with a key of 128 bits, about 5 microseconds to make."""
+    return np.random.Generator(np.random.Philox(_Words(np.frombuffer(_digest(parts, 16), np.uint64))))  # type: ignore
+
+
+def torch_generator(*parts: int | str) -> torch.Generator:
+    """A torch CPU generator of its own for parts. Torch uses the lower 32 bits of a seed on the CPU."""
+    import torch
+
+    return torch.Generator().manual_seed(key(*parts))
+
+
+def seed_all(*parts: int | str) -> None:
+    """Seed the global streams: python, numpy, torch CPU and every CUDA device, each with a key of its own."""
+    import torch
+
+    random.seed(key("python", *parts))
+    np.random.seed(np.frombuffer(_digest(("numpy", *parts), 16), np.uint32))
+    torch.default_generator.manual_seed(key("torch", *parts))
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(key("cuda", *parts))
+
+
+# ------------------------------------------------------------------------------------------------------------- capture
+
+
+def capture(generators: Mapping[str, Explicit] | None = None, devices: Sequence[torch.device] = ()) -> Saved:
+    """The present place of every stream, as tensors and plain values only (restricted loading accepts it).
+
+    generators: explicit generators by name. devices: the CUDA devices in use; a CPU device adds nothing.
+    Returns {"python", "numpy", "torch", "cuda": {index: tensor}, "generators": {name: ...}}.
+    Raises RandomnessError for something that is no generator, and for one registered twice.
+    """
+    import torch
+
+    generators = generators or {}
+    check_generators(generators)
+    return {
+        "python": _plain(random.getstate()),
+        "numpy": _plain(np.random.get_state(legacy=False)),
+        "torch": torch.get_rng_state(),
+        "cuda": {index: torch.cuda.get_rng_state(index) for index in _cuda_indices(devices)},
+        "generators": {name: _capture_one(generator) for name, generator in generators.items()},
+    }
+
+
+def restore(
+    saved: Saved, generators: Mapping[str, Explicit] | None = None, devices: Sequence[torch.device] = ()
+) -> None:
+    """Put every stream back to where capture saw it.
+
+    Everything is tried on stand-ins first, so a refusal leaves all streams untouched. Raises RandomnessError naming
+    the stream: missing, unknown, of another kind, damaged, or saved with another number of devices.
+    """
+    import torch
+
+    generators = generators or {}
+    check_generators(generators)
+    indices = _cuda_indices(devices)
+    _check_names(saved, generators, indices)
+    _trial("python", lambda: random.Random().setstate(_python_state(saved["python"])))
+    _trial("numpy", lambda: np.random.RandomState().set_state(_alive(saved["numpy"])))
+    _trial("torch", lambda: torch.Generator().set_state(saved["torch"].cpu()))
+    for index in indices:
+        _trial(f"cuda:{index}", lambda i=index: torch.Generator(f"cuda:{i}").set_state(saved["cuda"][i].cpu()))
+    for name, generator in generators.items():
+        _check_one(name, saved["generators"][name], generator)
+
+    random.setstate(_python_state(saved["python"]))
+    np.random.set_state(_alive(saved["numpy"]))
+    torch.set_rng_state(saved["torch"].cpu())  # a map location may have moved it to a device
+    for index in indices:
+        torch.cuda.set_rng_state(saved["cuda"][index].cpu(), index)
+    for name, generator in generators.items():
+        _restore_one(saved["generators"][name], generator)
+
+
+def differences(a: Saved, b: Saved) -> list[str]:
+    """The names of the streams that are not at the same place in two captures, or are in one of them only."""
+    first, second = _flat(a), _flat(b)
+    names = [*first, *(name for name in second if name not in first)]
+    return [name for name in names if name not in first or name not in second or not _same(first[name], second[name])]
+
+
+@contextmanager
+def preserved(generators: Mapping[str, Explicit] | None = None, devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """Whatever is drawn inside, afterwards every stream is where it was, also after an exception."""
+    before = capture(generators, devices)
+    try:
+        yield
+    finally:
+        restore(before, generators, devices)
+
+
+def check_generators(generators: Mapping[str, Explicit]) -> None:
+    """Refuse what is no generator, and one stream under two names (restoring it twice would be ambiguous)."""
+    import torch
+
+    names = {id(torch.default_generator): "torch (global)", id(np.random.mtrand._rand._bit_generator): "numpy (global)"}
+    for name, generator in generators.items():
+        if not isinstance(generator, (torch.Generator, np.random.Generator)):
+            raise RandomnessError(
+                f"{name!r} is registered as a generator but is a {type(generator).__name__}",
+                "a torch.Generator or a numpy.random.Generator",
+                "register the generator object itself",
+            )
+        stream = id(generator) if isinstance(generator, torch.Generator) else id(generator.bit_generator)
+        if stream in names:
+            raise RandomnessError(
+                f"the generators {names[stream]!r} and {name!r} are one and the same stream",
+                "one name for each stream",
+                "register it once, or make a generator for each purpose",
+            )
+        names[stream] = name
+
+
+# ------------------------------------------------------------------------------------------------------------- details
+
+
+def _cuda_indices(devices: Sequence[torch.device]) -> list[int]:
+    import torch
+
+    indices = []
+    for device in devices:
+        if device.type == "cuda":
+            indices.append(torch.cuda.current_device() if device.index is None else device.index)
+        elif device.type != "cpu":
+            raise RandomnessError(f"the random stream of {device} cannot be captured", "cpu or cuda devices")
+    return sorted(set(indices))
+
+
+def _capture_one(generator: Explicit) -> Saved:
+    if isinstance(generator, np.random.Generator):
+        state = generator.bit_generator.state
+        return {"kind": f"numpy {state['bit_generator']}", "state": _plain(state)}
+    return {"kind": f"torch {generator.device.type}", "state": generator.get_state()}
+
+
+def _restore_one(saved: Saved, generator: Explicit) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = _alive(saved["state"])
+    else:
+        generator.set_state(saved["state"].cpu())
+
+
+def _check_one(name: str, saved: Saved, generator: Explicit) -> None:
+    kind = _capture_one(generator)["kind"]
+    if not isinstance(saved, dict) or saved.get("kind") != kind:
+        raise RandomnessError(
+            f"generator {name!r} is of kind {kind}",
+            f"{saved.get('kind') if isinstance(saved, dict) else 'a saved generator'}, which was saved",
+            "build the generators as the saved run did",
+        )
+    if isinstance(generator, np.random.Generator):
+        stand_in: Explicit = np.random.Generator(type(generator.bit_generator)())
+    else:
+        stand_in = type(generator)(generator.device)
+    _trial(f"generator {name!r}", lambda: _restore_one(saved, stand_in))
+
+
+def _check_names(saved: Saved, generators: Mapping[str, Explicit], indices: list[int]) -> None:
+    do = "resume with the generators and devices of the saved run, or start a new run"
+    for stream in ("python", "numpy", "torch", "cuda", "generators"):
+        if not isinstance(saved, Mapping) or stream not in saved:
+            raise RandomnessError(f"the saved random state has no stream {stream!r}", "all streams", do)
+    found, expected = sorted(saved["cuda"]), indices
+    if found != expected:
+        raise RandomnessError(
+            f"the saved random state holds {len(found)} CUDA devices {found}",
+            f"the {len(expected)} in use {expected}",
+            do,
+        )
+    names = f"the generators {sorted(generators)}"
+    for name in generators:
+        if name not in saved["generators"]:
+            raise RandomnessError(f"the saved random state has no generator {name!r}", names, do)
+    for name in saved["generators"]:
+        if name not in generators:
+            raise RandomnessError(f"generator {name!r} was saved but is not registered now", names, do)
+
+
+def _trial(name: str, attempt: Any) -> None:
+    try:
+        attempt()
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError) as error:
+        raise RandomnessError(
+            f"the saved state of the random stream {name} cannot be used ({error})", "a state made by capture"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """Numpy arrays become {"dtype", "bytes"}, tuples become lists; restricted loading accepts nothing else."""
+    import torch
+
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.str, "bytes": torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8)}
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple) and len(value) == 625:  # python's own generator: 625 words
+        return _plain(np.array(value, np.uint32))
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _alive(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {"dtype", "bytes"}:
+        return np.frombuffer(value["bytes"].cpu().numpy().tobytes(), value["dtype"])
+    if isinstance(value, dict):
+        return {name: _alive(item) for name, item in value.items()}
+    return value
+
+
+def _python_state(saved: Any) -> tuple[Any, ...]:
+    version, words, gauss = saved
+    return version, tuple(_alive(words).tolist()), gauss
+
+
+def _flat(saved: Saved) -> dict[str, Any]:
+    flat: dict[str, Any] = {name: saved[name] for name in ("python", "numpy", "torch") if name in saved}
+    flat.update({f"cuda:{index}": state for index, state in saved.get("cuda", {}).items()})
+    flat.update({f"generator {name!r}": state for name, state in saved.get("generators", {}).items()})
+    return flat
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if hasattr(a, "numpy") and hasattr(b, "numpy"):
+        return bool(np.array_equal(a.cpu().numpy(), b.cpu().numpy()))
+    return bool(a == b)

@@ -243,7 +243,7 @@ def pip(python: str, arguments: list[str]) -> None:
     """Run pip where its progress can be seen, and turn a failure into one line."""
     log = (VENV if Path(python) == venv_python() else ROOT) / "workbook-pip.log"
     log.unlink(missing_ok=True)
-    quiet = [] if sys.stdout.isatty() else ["--quiet"]
+    quiet = [] if sys.stdout.isatty() else ["--quiet", "--progress-bar", "off"]
     command = [python, "-m", "pip", *arguments, *quiet, "--disable-pip-version-check", "--log", str(log)]
     if subprocess.run(command).returncode == 0:
         log.unlink(missing_ok=True)
@@ -357,7 +357,21 @@ def lab_arguments(port: int, root: Path, page: str) -> list[str]:
 
 def lab_environment() -> dict[str, str]:
     """The environment variables for JupyterLab and kernels: .venv's kernel before one of the same name elsewhere."""
-    return {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1", "JUPYTER_PLATFORM_DIRS": "1"}
+    return {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1"}
+
+
+def no_news(folder: Path) -> dict[str, str]:
+    """Write a default setting into `folder` and return the variable that makes JupyterLab read it.
+
+    Without it JupyterLab asks at its first start about news, even where no news address is set. It is a default of
+    this start only: a learner's own setting wins, and no file of another JupyterLab is touched.
+    """
+    quiet = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+    labconfig = folder / "labconfig"
+    labconfig.mkdir(parents=True, exist_ok=True)
+    (labconfig / "default_setting_overrides.json").write_text(json.dumps(quiet, indent=1) + "\n", encoding="utf-8")
+    others = os.environ.get("JUPYTER_CONFIG_PATH", "")
+    return {"JUPYTER_CONFIG_PATH": os.pathsep.join([str(folder), *([others] if others else [])])}
 
 
 def is_free(port: int) -> bool:
@@ -397,15 +411,16 @@ def lab(options: argparse.Namespace) -> int:
     command = [python, "-m", "jupyterlab", *lab_arguments(port, ROOT, page)]
     if options.no_browser:
         command.append("--no-browser")
+    variables = {**lab_environment(), **no_news(LEARNER / ".jupyter")}
     if os.name == "nt":
-        return subprocess.run(command, env=lab_environment()).returncode
+        return subprocess.run(command, env=variables).returncode
     os.chdir(ROOT)
-    os.execve(python, command, lab_environment())  # JupyterLab takes our place: Ctrl-C and signals reach it directly
+    os.execve(python, command, variables)  # JupyterLab takes our place: Ctrl-C and signals reach it directly
 
 
 def test_environment() -> dict[str, str]:
     one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    return {**lab_environment(), **one_thread}
+    return {**lab_environment(), **one_thread, "JUPYTER_PLATFORM_DIRS": "1"}  # the last one: no warning about folders
 
 
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=60"]

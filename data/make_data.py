@@ -12,7 +12,7 @@ import argparse
 import gzip
 import hashlib
 import sys
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -40,7 +40,7 @@ def main() -> int:
 
 def digit_files() -> dict[str, bytes]:
     """Three CSV files: label, then 64 grey values 0..16 row by row; lines in the order of the source."""
-    packed = (files("sklearn.datasets.data") / "digits.csv.gz").read_bytes()
+    packed = (package("sklearn") / "datasets" / "data" / "digits.csv.gz").read_bytes()
     lines = []
     for row in gzip.decompress(packed).decode("ascii").split():
         *pixels, label = [int(float(value)) for value in row.split(",")]
@@ -54,11 +54,19 @@ def name_files() -> dict[str, bytes]:
     """Three text files: one lower-case name a line, distinct, sorted."""
     distinct: set[str] = set()
     for source in ("dist.female.first", "dist.male.first"):
-        text = (files("names") / source).read_text(encoding="ascii")
+        text = (package("names") / source).read_text(encoding="ascii")
         distinct.update(line.split()[0].lower() for line in text.splitlines() if line.strip())
     names = sorted(distinct)
     parts = split([f"name {name}" for name in names], NAMES)
     return {f"names-{part}.txt": _text([names[number] for number in members]) for part, members in parts.items()}
+
+
+def package(name: str) -> Path:
+    """The folder of an installed package, found without running it."""
+    found = find_spec(name)
+    if found is None or found.origin is None:
+        raise SystemExit(f"the package {name} is not installed: python -m pip install scikit-learn names==0.3.0")
+    return Path(found.origin).parent
 
 
 def split(keys: list[str], sizes: dict[str, int]) -> dict[str, list[int]]:

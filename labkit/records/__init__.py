@@ -8,6 +8,18 @@ from labkit.records.stages import STAGES, Profile, Stages, failure_stage
 from labkit.records.tails import last_record, truncate_after
 
 __all__ = [
-    "STAGES", "Attempt", "AttemptLog", "LineLog", "Lines", "Profile", "Stages", "columns", "environment",
-    "failure_stage", "last_record", "read_attempts", "read_lines", "truncate_after",
+    "STAGES",
+    "Attempt",
+    "AttemptLog",
+    "LineLog",
+    "Lines",
+    "Profile",
+    "Stages",
+    "columns",
+    "environment",
+    "failure_stage",
+    "last_record",
+    "read_attempts",
+    "read_lines",
+    "truncate_after",
 ]

@@ -14,8 +14,13 @@ from labkit.records.lines import _NONFINITE, numbered, parse
 _CHUNK = 4_000
 
 
-def columns(path: Path | str, fields: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """Read a record file into one array per field, all of the same length; `fields` keeps only those top-level ones.
+def columns(
+    path: Path | str, fields: Collection[str] | None = None, having: str | None = None
+) -> dict[str, np.ndarray]:
+    """Read a record file into one array per field, all of the same length.
+
+    `fields` keeps only those top-level ones; `having` keeps only the lines that have that field: in a trajectory
+    having="loss_sum" gives the attempts, having="validation" the evaluations.
 
     Whole numbers are int64, others float64 (null and missing: nan), flags bool, text object arrays (missing: None).
     Lists and mappings are spread: rates_used gives "rates_used.0", "rates_used.1"; validation gives
@@ -28,16 +33,18 @@ def columns(path: Path | str, fields: Collection[str] | None = None) -> dict[str
             break
         lines.append(line)
         if len(lines) == _CHUNK:
-            _add(path, lines, first, fields, parts, lengths)
+            _add(path, lines, first, fields, having, parts, lengths)
             lines, first = [], number + 1
     if lines:
-        _add(path, lines, first, fields, parts, lengths)
+        _add(path, lines, first, fields, having, parts, lengths)
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: _join([part.get(name) for part in parts], lengths) for name in names}
 
 
-def _add(path: Path, lines: list[bytes], first: int, fields: Collection[str] | None,
-         parts: list[dict[str, np.ndarray]], lengths: list[int]) -> None:
+def _add(
+    path: Path, lines: list[bytes], first: int, fields: Collection[str] | None, having: str | None,
+    parts: list[dict[str, np.ndarray]], lengths: list[int],
+) -> None:  # fmt: skip
     try:
         records = json.loads(b"[" + b",".join(lines) + b"]")  # one call for the chunk: twice as fast as one a line
         whole = len(records) == len(lines) and all(type(entry) is dict and "format" not in entry for entry in records)
@@ -46,6 +53,8 @@ def _add(path: Path, lines: list[bytes], first: int, fields: Collection[str] | N
     if not whole:
         maybe = (parse(path, number, line, False) for number, line in enumerate(lines, first))
         records = [record for record in maybe if record is not None]
+    if having is not None:
+        records = [record for record in records if having in record]
     out: dict[str, np.ndarray] = {}
     for name in dict.fromkeys(name for record in records for name in record):
         if fields is None or name in fields:
@@ -101,10 +110,12 @@ def _join(pieces: list[np.ndarray | None], lengths: list[int]) -> np.ndarray:
     if kinds <= {"i", "f"}:
         filled = [np.full(n, np.nan) if piece is None else piece for piece, n in zip(pieces, lengths, strict=True)]
         return np.concatenate([piece.astype(np.float64) for piece in filled])
-    return np.concatenate([
-        np.full(n, None, dtype=object) if piece is None or _blank(piece) else piece.astype(object)
-        for piece, n in zip(pieces, lengths, strict=True)
-    ])
+    return np.concatenate(
+        [
+            np.full(n, None, dtype=object) if piece is None or _blank(piece) else piece.astype(object)
+            for piece, n in zip(pieces, lengths, strict=True)
+        ]
+    )
 
 
 def _blank(piece: np.ndarray) -> bool:

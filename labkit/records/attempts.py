@@ -5,6 +5,7 @@ An attempt at running is one process working in the run folder: begun by a start
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import traceback
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import RecordsError
+from labkit.files import storage_errors, write_file
 from labkit.records.lines import FORMAT, LineLog, read_lines
 from labkit.records.stages import failure_stage
 
@@ -39,36 +41,75 @@ class AttemptLog:
         self.folder, self._now = Path(folder), now
         self._number: int | None = None
 
-    def begin(self, *, name: str, config: Mapping[str, Any], recipe: str = "", question: str = "", baseline: str = "",
-              guardrails: str = "", next_decision: str = "", data: Mapping[str, Any] | None = None,
-              model: Mapping[str, Any] | None = None, code: Mapping[str, Any] | None = None,
-              parent: Mapping[str, Any] | str | None = None, overrides: Mapping[str, Any] | None = None,
-              **facts: Any) -> int:
+    def begin(
+        self,
+        *,
+        name: str,
+        config: Mapping[str, Any],
+        recipe: str = "",
+        question: str = "",
+        baseline: str = "",
+        guardrails: str = "",
+        next_decision: str = "",
+        data: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] | None = None,
+        code: Mapping[str, Any] | None = None,
+        parent: Mapping[str, Any] | str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        **facts: Any,
+    ) -> int:
         """Record that an attempt starts; return its number (1, 2, ...).
 
-        data, model and code say their versions (fingerprints, digests, revision); parent is the checkpoint that is
-        restored, None at a fresh start; overrides are the named exceptions to identity that the user granted.
+        data, model and code say their versions (fingerprints, digests, revision; a "patch" in code goes to a file in
+        patches/); parent is the checkpoint that is restored, None at a fresh start; overrides are the named exceptions
+        to identity that the user granted.
         """
         if self._number is not None:
             raise RecordsError("this attempt has begun already", "one begin an attempt", "make a new AttemptLog")
         number = 1 + max((a.number for a in read_attempts(self.folder)), default=0)
-        self._write({
-            "format": FORMAT, "kind": "begin", "number": number, "name": name, "recipe": recipe, "question": question,
-            "baseline": baseline, "guardrails": guardrails, "next_decision": next_decision, "data": data,
-            "model": model, "code": code, "config": config, "parent": parent, "overrides": overrides or {},
-            "started": self._now(), "process": _process(os.getpid()),
-        }, facts)
+        self._write(
+            {
+                "format": FORMAT,
+                "kind": "begin",
+                "number": number,
+                "name": name,
+                "recipe": recipe,
+                "question": question,
+                "baseline": baseline,
+                "guardrails": guardrails,
+                "next_decision": next_decision,
+                "data": data,
+                "model": model,
+                "code": self._keep_patch(code),
+                "config": config,
+                "parent": parent,
+                "overrides": overrides or {},
+                "started": self._now(),
+                "process": _process(os.getpid()),
+            },
+            facts,
+        )
         self._number = number
         return number
 
     def remark(self, what: str, **facts: Any) -> None:
         """Record what happened in between: a fallback to an older checkpoint, a failed save, a publication."""
-        self._write({"format": FORMAT, "kind": "remark", "number": self._begun(), "what": what, "time": self._now()},
-                    facts)
+        self._write(
+            {"format": FORMAT, "kind": "remark", "number": self._begun(), "what": what, "time": self._now()}, facts
+        )
 
-    def end(self, status: str, *, error: BaseException | None = None, stage: str | None = None,
-            measured: Mapping[str, Any] | None = None, metric: Mapping[str, Any] | None = None,
-            selected: Mapping[str, Any] | str | None = None, next_decision: str = "", **facts: Any) -> None:
+    def end(
+        self,
+        status: str,
+        *,
+        error: BaseException | None = None,
+        stage: str | None = None,
+        measured: Mapping[str, Any] | None = None,
+        metric: Mapping[str, Any] | None = None,
+        selected: Mapping[str, Any] | str | None = None,
+        next_decision: str = "",
+        **facts: Any,
+    ) -> None:
         """Record how the attempt ended: status is one of ENDS; with an error also its stage, class and place.
 
         measured holds seconds, updates, peak memory (bytes) and throughput (per second); metric the primary metric as
@@ -77,12 +118,41 @@ class AttemptLog:
         if status not in ENDS:
             raise RecordsError(f"an attempt cannot end as {status!r}", "one of " + ", ".join(ENDS))
         stage = stage or (failure_stage(error) if error is not None else None)
-        self._write({
-            "format": FORMAT, "kind": "end", "number": self._begun(), "status": status, "stage": stage,
-            "error": type(error).__name__ if error is not None else None, "where": _place(error), "ended": self._now(),
-            "measured": measured or {}, "metric": metric, "selected": selected, "next_decision": next_decision,
-        }, facts)
+        self._write(
+            {
+                "format": FORMAT,
+                "kind": "end",
+                "number": self._begun(),
+                "status": status,
+                "stage": stage,
+                "error": type(error).__name__ if error is not None else None,
+                "where": _place(error),
+                "ended": self._now(),
+                "measured": measured or {},
+                "metric": metric,
+                "selected": selected,
+                "next_decision": next_decision,
+            },
+            facts,
+        )
         self._number = None
+
+    def _keep_patch(self, code: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """The patch goes to a file of its own, ready for `git apply`; attempts with the same one share it."""
+        if code is None or not isinstance(text := code.get("patch"), str):
+            return code
+        facts: dict[str, Any] = {name: value for name, value in code.items() if name != "patch"}
+        if text:
+            data = text.encode(errors="surrogateescape")
+            facts["patch_sha256"] = hashlib.sha256(data).hexdigest()
+            facts["patch_file"] = f"patches/{facts['patch_sha256'][:16]}.patch"
+            path = self.folder / facts["patch_file"]
+            with storage_errors(f"write {path}"):
+                path.parent.mkdir(exist_ok=True)
+                if not path.exists() or path.read_bytes() != data:
+                    path.unlink(missing_ok=True)
+                    write_file(path, data)
+        return facts
 
     def _begun(self) -> int:
         if self._number is None:
@@ -119,8 +189,11 @@ def read_attempts(folder: Path | str) -> list[Attempt]:
     for entry in read_lines(path, TEXT_FIELDS):
         kind, number = entry.get("kind"), entry.get("number")
         if not isinstance(number, int) or kind not in ("begin", "end", "remark"):
-            raise RecordsError(f"{path} holds an entry that is neither begin, remark nor end", "attempts of labkit",
-                               "move the file aside if another program wrote it")
+            raise RecordsError(
+                f"{path} holds an entry that is neither begin, remark nor end",
+                "attempts of labkit",
+                "move the file aside if another program wrote it",
+            )
         if kind == "begin":
             begins[number] = entry
         elif kind == "end":
@@ -128,8 +201,13 @@ def read_attempts(folder: Path | str) -> list[Attempt]:
         else:
             remarks.setdefault(number, []).append(entry)
     return [
-        Attempt(n, ends[n]["status"] if n in ends else _unfinished(begins, n), begins.get(n, {}), ends.get(n, {}),
-                tuple(remarks.get(n, ())))
+        Attempt(
+            n,
+            ends[n]["status"] if n in ends else _unfinished(begins, n),
+            begins.get(n, {}),
+            ends.get(n, {}),
+            tuple(remarks.get(n, ())),
+        )
         for n in sorted(begins.keys() | ends.keys())
     ]
 

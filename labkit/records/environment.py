@@ -19,9 +19,19 @@ import torch
 from labkit.records.lines import FORMAT
 from labkit.records.revision import git_state, git_top
 
-_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "KMP_AFFINITY", "MKL_NUM_THREADS",
-              "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED", "PYTORCH_ALLOC_CONF",
-              "PYTORCH_CUDA_ALLOC_CONF", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_VISIBLE_DEVICES",
+    "KMP_AFFINITY",
+    "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
 """The environment variables that may bend numbers. No other is recorded: they may hold secrets."""
 
 
@@ -36,13 +46,25 @@ def environment(repo_hint: Path | str | None = None, device: torch.device | str 
     own = Path(__file__).resolve().parent
     return {
         "format": FORMAT,
-        "python": _read(lambda: {"version": platform.python_version(), "build": sys.version, "prefix": sys.prefix}),
-        "system": _read(lambda: {"platform": platform.platform(), "machine": platform.machine(), "cpu": _cpu_name(),
-                                 "cpus": os.cpu_count()}),
+        "python": _read(lambda: {"version": platform.python_version(), "build": sys.version}),
+        "system": _read(
+            lambda: {
+                "platform": platform.platform(),
+                "machine": platform.machine(),
+                "cpu": _cpu_name(),
+                "cpus": os.cpu_count(),
+            }
+        ),
         "packages": _read(_packages),
-        "torch": _read(lambda: {"version": str(torch.__version__), "git": torch.version.git_version,
-                                "cuda": torch.version.cuda, "hip": torch.version.hip,
-                                "build": torch.__config__.show()}),
+        "torch": _read(
+            lambda: {
+                "version": str(torch.__version__),
+                "git": torch.version.git_version,
+                "cuda": torch.version.cuda,
+                "hip": torch.version.hip,
+                "build": torch.__config__.show(),
+            }
+        ),
         "cpu_capability": _read(torch.backends.cpu.get_cpu_capability),
         "threads": _read(lambda: {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()}),
         "device": _read(lambda: _device(device)),
@@ -88,9 +110,13 @@ def _device(device: torch.device | str | None) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(kind)
     driver = Path("/proc/driver/nvidia/version")
     return {
-        "type": "cuda", "name": properties.name, "capability": [properties.major, properties.minor],
-        "memory_bytes": properties.total_memory, "visible": torch.cuda.device_count(),
-        "driver": _read(lambda: driver.read_text().splitlines()[0]), "cudnn": torch.backends.cudnn.version(),
+        "type": "cuda",
+        "name": properties.name,
+        "capability": [properties.major, properties.minor],
+        "memory_bytes": properties.total_memory,
+        "visible": torch.cuda.device_count(),
+        "driver": _read(lambda: driver.read_text().splitlines()[0]),
+        "cudnn": torch.backends.cudnn.version(),
     }
 
 
@@ -116,9 +142,15 @@ def _numeric() -> dict[str, Any]:
         "reduced_bf16": _read(lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
         "reduced_fp16": _read(lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction),
         "flush_denormal": None,  # torch can set it, not tell it
-        "autocast": {kind: _read(lambda kind=kind: {"enabled": torch.is_autocast_enabled(kind),  # type: ignore[misc]
-                                                    "dtype": str(torch.get_autocast_dtype(kind))})
-                     for kind in ("cpu", "cuda")},
+        "autocast": {
+            kind: _read(
+                lambda kind=kind: {
+                    "enabled": torch.is_autocast_enabled(kind),  # type: ignore[misc]
+                    "dtype": str(torch.get_autocast_dtype(kind)),
+                }
+            )
+            for kind in ("cpu", "cuda")
+        },
     }
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import RecordsError, StorageError
+from labkit.errors import RecordsError
+from labkit.files import DISK, Files, storage_error, storage_errors, write_file
 
 FORMAT = 1
 """Version of the record files. Entries that carry a "format" above it are refused: a newer labkit wrote them."""
@@ -84,27 +85,26 @@ class LineLog:
     torn last line that an earlier process left is moved to `cut/` beside the file and kept in `torn` (its bytes).
     """
 
-    def __init__(self, path: Path | str, every_seconds: float = 1.0) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, every_seconds: float = 1.0, files: Files = DISK) -> None:
+        self.path, self._files = Path(path), files
         self._every, self._due, self._buffer = every_seconds, math.inf, list[str]()
+        self._named = False  # whether the file's name is known to be on disk
+        with storage_errors(f"open {self.path}"):
+            self._handle = files.open_append(self.path)
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
-        except OSError as error:
-            raise _refused(self.path, error) from error
-        try:
-            self.torn = self._repair()
+            with storage_errors(f"mend {self.path}"):
+                self.torn = self._repair()
         except BaseException:
-            os.close(self._file)
+            self._handle.close()
             raise
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Buffer one record. It is encoded at once, so changing it later changes nothing here."""
-        if self._file < 0:
+        if self._handle.closed:
             raise RecordsError(f"{self.path.name} was closed", "an open record file", "open a new LineLog")
-        buffer = self._buffer
-        buffer.append(encode(record))
+        self._buffer.append(encode(record))
         now = time.monotonic()
-        if len(buffer) == 1 and self._due == math.inf:
+        if self._due == math.inf:
             self._due = now + self._every
         elif now >= self._due:
             self.flush()
@@ -120,20 +120,22 @@ class LineLog:
                 self._buffer.clear()
             self._due = math.inf
             if durable:
-                os.fsync(self._file)
+                self._files.fsync(self._handle)
+                if not self._named:
+                    self._files.fsync_folder(self.path.parent)
+                    self._named = True
         except OSError as error:
             self._due = time.monotonic() + self._every
-            raise _refused(self.path, error) from error
+            raise storage_error(error, f"write {self.path}") from error
 
     def close(self) -> None:
         """Flush and close; closing twice is fine. The file is closed even when the last flush fails."""
-        if self._file < 0:
+        if self._handle.closed:
             return
         try:
             self.flush(durable=True)
         finally:
-            os.close(self._file)
-            self._file = -1
+            self._files.close(self._handle)
 
     def __enter__(self) -> LineLog:
         return self
@@ -142,13 +144,11 @@ class LineLog:
         self.close()
 
     def _write(self, data: bytes) -> None:
-        size = os.fstat(self._file).st_size
+        size = os.fstat(self._handle.fileno()).st_size
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
+            self._files.write(self._handle, data)
         except OSError:
-            os.ftruncate(self._file, size)  # half a line would swallow the next one
+            self._handle.truncate(size)  # half a line would swallow the next one
             raise
 
     def _repair(self) -> bytes | None:
@@ -158,20 +158,9 @@ class LineLog:
         if _is_record(tail):  # whole but for its newline
             self._write(b"\n")
             return None
-        size = os.fstat(self._file).st_size
-        try:
-            _keep(self.path.parent / "cut", self.path, tail)
-            os.ftruncate(self._file, size - len(tail))
-        except OSError as error:
-            raise _refused(self.path, error) from error
+        keep_cut(self.path.parent / "cut", self.path, tail, self._files)
+        self._handle.truncate(os.fstat(self._handle.fileno()).st_size - len(tail))
         return tail
-
-
-def _refused(path: Path, error: OSError) -> StorageError:
-    reason = error.strerror or type(error).__name__
-    return StorageError(f"{path.name} in {path.parent} cannot be written: {reason}",
-                        "a writable folder with free space",
-                        "make room or permit writing; what was written before is whole")
 
 
 def _unfinished_tail(path: Path) -> bytes:
@@ -193,22 +182,17 @@ def _is_record(line: bytes) -> bool:
         return False
 
 
-def _keep(folder: Path, path: Path, data: bytes) -> Path:
-    """Write cut bytes under the next free number in `folder`, durably, before anything is removed."""
-    folder.mkdir(parents=True, exist_ok=True)
+def keep_cut(folder: Path, path: Path, data: bytes, files: Files = DISK) -> Path:
+    """Write bytes that are about to be cut under the next free number in `folder`, durably. Raises OSError."""
+    if not folder.is_dir():
+        files.mkdir(folder)
+        files.fsync_folder(folder.parent)
     number = 1
-    while True:
-        target = folder / f"{path.stem}-{number:04d}{path.suffix}"
-        try:
-            file = open(target, "xb")
-        except FileExistsError:
-            number += 1
-            continue
-        with file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return target
+    while (target := folder / f"{path.stem}-{number:04d}{path.suffix}").exists():
+        number += 1
+    write_file(target, data, files)
+    files.fsync_folder(folder)
+    return target
 
 
 @dataclass(frozen=True)
@@ -269,14 +253,20 @@ def parse(path: Path, number: int, line: bytes, last: bool) -> dict[str, Any] | 
     if not isinstance(record, dict):
         raise _not_ours(path, number)
     if isinstance(version := record.get("format"), int) and version > FORMAT:
-        raise RecordsError(f"{_where(path, number)} has format {version}", f"format {FORMAT} or older",
-                           "read it with the labkit that wrote it, or a newer one; nothing was changed")
+        raise RecordsError(
+            f"{_where(path, number)} has format {version}",
+            f"format {FORMAT} or older",
+            "read it with the labkit that wrote it, or a newer one; nothing was changed",
+        )
     return record
 
 
 def _not_ours(path: Path, number: int) -> RecordsError:
-    return RecordsError(f"{_where(path, number)} is not a record", "one JSON object a line",
-                        "move the file aside if another program wrote it; if the disk damaged it, cut that line out")
+    return RecordsError(
+        f"{_where(path, number)} is not a record",
+        "one JSON object a line",
+        "move the file aside if another program wrote it; if the disk damaged it, cut that line out",
+    )
 
 
 def _where(path: Path, number: int) -> str:

@@ -20,8 +20,15 @@ class Pace:
     The first `warmup` updates of every segment (allocation, compilation) count in the time, not in the steady rate.
     """
 
-    def __init__(self, updates: int = 0, examples: int = 0, tokens: int = 0, seconds: float = 0.0, warmup: int = 1,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        updates: int = 0,
+        examples: int = 0,
+        tokens: int = 0,
+        seconds: float = 0.0,
+        warmup: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._before = {"updates": updates, "examples": examples, "tokens": tokens}
         self._now = dict.fromkeys(_UNITS, 0)
         self._at_warm: dict[Unit, int] | None = None

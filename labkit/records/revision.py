@@ -7,10 +7,39 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-_CODE = {".py", ".pyi", ".pyx", ".ipynb", ".toml", ".cfg", ".ini", ".yaml", ".yml", ".sh", ".c", ".cc", ".cpp", ".cu",
-         ".cuh", ".h", ".hpp", ".rs", ".ps1", ".bat"}
-_DIFF = ("diff", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames",
-         "--src-prefix=a/", "--dst-prefix=b/")
+_CODE = {
+    ".py",
+    ".pyi",
+    ".pyx",
+    ".ipynb",
+    ".toml",
+    ".cfg",
+    ".ini",
+    ".yaml",
+    ".yml",
+    ".sh",
+    ".c",
+    ".cc",
+    ".cpp",
+    ".cu",
+    ".cuh",
+    ".h",
+    ".hpp",
+    ".rs",
+    ".ps1",
+    ".bat",
+}
+_DIFF = (
+    "diff",
+    "--binary",
+    "--full-index",
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-renames",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+)
 _SECONDS = 30.0
 
 
@@ -35,7 +64,8 @@ def git_state(place: Path) -> dict[str, Any]:
         return {
             "commit": commit,
             "branch": _git(top, "rev-parse", "--abbrev-ref", "HEAD", accept=(0, 128)).decode(errors="replace").strip(),
-            "changed": bool(patch), "patch": patch.decode(errors="surrogateescape"),
+            "changed": bool(patch),
+            "patch": patch.decode(errors="surrogateescape"),
             "new_files_not_stored": {"count": len(left), "first": left[:20]},
         }
     except (OSError, subprocess.SubprocessError) as error:
@@ -61,8 +91,14 @@ def _git(folder: Path, *words: str, accept: tuple[int, ...] = (0,)) -> bytes:
     """Run git where nothing can ask, page, lock or redirect it to another repository."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     clean |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    done = subprocess.run(["git", "-c", "core.fsmonitor=false", *words], cwd=folder, env=clean, timeout=_SECONDS,
-                          stdin=subprocess.DEVNULL, capture_output=True)
+    done = subprocess.run(
+        ["git", "-c", "core.fsmonitor=false", *words],
+        cwd=folder,
+        env=clean,
+        timeout=_SECONDS,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+    )
     if done.returncode not in accept:
         raise subprocess.CalledProcessError(done.returncode, ["git", *words], done.stdout, done.stderr)
     return done.stdout

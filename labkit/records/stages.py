@@ -44,7 +44,7 @@ class Stages:
         """Go over to the stage of this name."""
 
     @property
-    def current(self) -> str:
+    def present(self) -> str:
         """The stage that the run is in, "other" before the first."""
         return self._open[-1]
 
@@ -55,12 +55,16 @@ class Stages:
 
     def failed(self, error: BaseException) -> str | None:
         """The stage in which the error arose; None when that was outside of every stage."""
-        stage = failure_stage(error) or self.current
+        stage = failure_stage(error) or self.present
         return None if stage == OTHER else stage
+
+    def report(self) -> dict[str, float]:
+        """Seconds by stage since the last report or take: a line for the signals. Empty when the profile is off."""
+        return self.take().seconds
 
     def take(self) -> Profile:
         """The times since the last take (or since this was made), and begin anew. Empty when the profile is off."""
-        return Profile({}, 0.0, 0.0) if self._timer is None else self._timer.take(self.current)
+        return Profile({}, 0.0, 0.0) if self._timer is None else self._timer.take(self.present)
 
     def _enter_until_forward(self, name: str) -> None:
         go = self._enter_quiet if self._timer is None else self._enter_timed
@@ -169,7 +173,7 @@ class _Timer:
         return (time.perf_counter() - begun) / 200
 
     def _copy(self) -> _Timer:
-        return _Timer(self._clock)
+        return _Timer(time.perf_counter)
 
 
 class _EventTimer(_Timer):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labkit.records.lines import _BLOCK, _keep, _refused, parse, revive
+from labkit.files import storage_errors
+from labkit.records.lines import _BLOCK, keep_cut, parse, revive
 
 
 def truncate_after(path: Path | str, attempt: int, cut_folder: Path | str | None = None) -> int:
@@ -24,14 +25,11 @@ def truncate_after(path: Path | str, attempt: int, cut_folder: Path | str | None
     offset, cut = _first_after(path, attempt)
     if not cut:
         return 0
-    try:
-        with open(path, "r+b") as file:
-            file.seek(offset)
-            _keep(Path(cut_folder) if cut_folder is not None else path.parent / "cut", path, file.read())
-            file.truncate(offset)
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise _refused(path, error) from error
+    with storage_errors(f"cut {path}"), open(path, "r+b") as file:
+        file.seek(offset)
+        keep_cut(Path(cut_folder) if cut_folder is not None else path.parent / "cut", path, file.read())
+        file.truncate(offset)
+        os.fsync(file.fileno())
     return cut
 
 

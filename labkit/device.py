@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -68,40 +68,46 @@ def available() -> list[str]:
     return names + (["mps"] if torch.backends.mps.is_available() else [])
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Any, device: torch.device | str) -> Any:
     """The same structure with every tensor on the device; the batch itself is not changed.
 
-    Walks lists, tuples, named tuples, mappings and dataclass instances. Anything with a `to` method of its own moves
-    itself (tensors, PackedSequence). Everything else (numbers, text, None, numpy arrays) is handed through as it is.
-    Copies to CUDA do not block; they are ordered before any work queued later.
+    Walks lists, tuples, named tuples, mappings and dataclass instances. Anything else with a `to` method moves itself
+    (PackedSequence). The rest (numbers, text, None, numpy arrays) is handed through as it is. Copies to CUDA do not
+    block; they are ordered before any work queued later.
     """
+    return _moved(batch, device if isinstance(device, torch.device) else torch.device(device))
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=device.type == "cuda")
-    if callable(getattr(batch, "to", None)) and not isinstance(batch, type):
+    if isinstance(batch, type):
+        return batch
+    if callable(getattr(batch, "to", None)):
         return batch.to(device)
     if isinstance(batch, tuple):
-        moved = [to_device(item, device) for item in batch]
+        moved = [_moved(item, device) for item in batch]
         return type(batch)(*moved) if hasattr(batch, "_fields") else tuple(moved)
     if isinstance(batch, list):
-        return [to_device(item, device) for item in batch]
+        return [_moved(item, device) for item in batch]
     if isinstance(batch, Mapping):
         return _moved_mapping(batch, device)
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+    if dataclasses.is_dataclass(batch):
         # Not dataclasses.replace: that runs __post_init__ again and refuses fields with init=False.
         moved_instance = copy.copy(batch)
         for field in dataclasses.fields(batch):
-            object.__setattr__(moved_instance, field.name, to_device(getattr(batch, field.name), device))
+            object.__setattr__(moved_instance, field.name, _moved(getattr(batch, field.name), device))
         return moved_instance
     return batch
 
 
 def _moved_mapping(batch: Mapping[Any, Any], device: torch.device) -> Any:
-    moved = {key: to_device(value, device) for key, value in batch.items()}
+    moved = {key: _moved(value, device) for key, value in batch.items()}
     if type(batch) is dict:
         return moved
-    kept = copy.copy(batch)  # keeps an OrderedDict or defaultdict what it is
-    if not hasattr(kept, "update"):
+    if not isinstance(batch, MutableMapping):
         return moved
+    kept = copy.copy(batch)  # an OrderedDict or defaultdict stays what it is
     kept.update(moved)
     return kept
 

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from labkit.errors import EmaError, StateError
 
 BufferPolicy = Literal["copy", "average", "recompute"]
+_OTHER_MODEL = "use the model that the average was made for"
 Slot = tuple[dict[str, Any], str]  # where a module keeps a tensor: reading it always finds the present one
 
 
@@ -31,16 +32,13 @@ class Ema:
         self._count = 0
         self._lent = False
         self._model: nn.Module | None = None
-        self._average: dict[str, Tensor] = {name: read(slot).detach().clone() for name, slot in _slots(model).items()}
+        self._average: dict[str, Tensor] = {name: _read(slot).detach().clone() for name, slot in _slots(model).items()}
         if not self._average:
             raise EmaError("the model has no parameters", "something to average", "leave the average out")
         self._bind(model)
 
     def _settle(self, decay: float, warmup: bool, buffers: str) -> None:
-        if not 0.0 <= decay <= 1.0:
-            raise EmaError(f"decay={decay!r}", "a number from 0 to 1", "0.999 keeps a memory of about 1000 updates")
-        if buffers not in ("copy", "average", "recompute"):
-            raise EmaError(f"buffers={buffers!r}", "copy, average or recompute", "'copy' is the usual choice")
+        _check_settings(decay, buffers)
         self.decay, self.warmup, self.buffers = float(decay), bool(warmup), buffers
 
     @property
@@ -92,17 +90,22 @@ class Ema:
 
         Raises StateError when a name, shape or dtype differs, before anything is changed.
         """
-        if self._lent:
-            raise EmaError("a load while the average is lent", "the model's own weights", "leave lent_to first")
-        missing = {"decay", "warmup", "buffers", "count", "average"} - set(state)
-        if missing:
-            raise StateError(f"the saved average lacks {', '.join(sorted(missing))}", "a complete one", "resave it")
-        _check_fit(self._average, state["average"], "the saved average")
+        self.check_state(state)
         self._settle(state["decay"], state["warmup"], state["buffers"])
         for name, tensor in self._average.items():
             tensor.copy_(state["average"][name])
         self._count = int(state["count"])
         self._model = None  # the buffer policy may have changed: sort again at the next update
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise StateError or EmaError when load_state_dict would refuse; changes nothing."""
+        if self._lent:
+            raise EmaError("a load while the average is lent", "the model's own weights", "leave lent_to first")
+        missing = {"decay", "warmup", "buffers", "count", "average"} - set(state)
+        if missing:
+            raise StateError(f"the saved average lacks {', '.join(sorted(missing))}", "a complete one", _OTHER_MODEL)
+        _check_fit(self._average, state["average"], "the saved average", StateError)
+        _check_settings(state["decay"], state["buffers"])
 
     @contextmanager
     def lent_to(self, model: nn.Module) -> Iterator[nn.Module]:
@@ -114,13 +117,19 @@ class Ema:
         if self._lent:
             raise EmaError("the average is lent already", "one borrower at a time", "end the outer block first")
         slots = _slots(model)
-        _check_fit(self._average, {name: read(slot) for name, slot in slots.items()}, "the model", EmaError)
-        kept = [(slot, read(slot), read(slot).detach().clone()) for slot in _slots(model, transient=True).values()]
+        _check_fit(self._average, {name: _read(slot) for name, slot in slots.items()}, "the model")
+        if model is self._model and any(self._bound[name][0] is not holder for name, (holder, _) in slots.items()):
+            raise EmaError(
+                "a layer of the model was replaced after the average was made",
+                "the layers it had then: the average no longer follows the new one",
+                "change the model first, then make the average",
+            )
+        kept = [(slot, _read(slot), _read(slot).detach().clone()) for slot in _slots(model, transient=True).values()]
         self._lent = True
         try:
             with torch.no_grad():
                 for name, slot in slots.items():
-                    read(slot).copy_(self._average[name])
+                    _read(slot).copy_(self._average[name])
             yield model
         finally:
             with torch.no_grad():
@@ -132,7 +141,7 @@ class Ema:
     def _bind(self, model: nn.Module) -> None:
         """Look up once where the model keeps its tensors, and sort them into averaged and copied."""
         slots = _slots(model)
-        _check_fit(self._average, {name: read(slot) for name, slot in slots.items()}, "the model", EmaError)
+        _check_fit(self._average, {name: _read(slot) for name, slot in slots.items()}, "the model")
         parameters = {name for name, _ in model.named_parameters()}
         chosen = {
             name
@@ -143,10 +152,17 @@ class Ema:
         self._averaged_slots = [slot for name, slot in slots.items() if name in chosen]
         self._copied = [self._average[name] for name in slots if name not in chosen]
         self._copied_slots = [slot for name, slot in slots.items() if name not in chosen]
-        self._model = model
+        self._bound, self._model = slots, model
 
 
-def read(slot: Slot) -> Tensor:
+def _check_settings(decay: float, buffers: str) -> None:
+    if not 0.0 <= decay <= 1.0:
+        raise EmaError(f"decay={decay!r}", "a number from 0 to 1", "0.999 keeps a memory of about 1000 updates")
+    if buffers not in ("copy", "average", "recompute"):
+        raise EmaError(f"buffers={buffers!r}", "copy, average or recompute", "'copy' is the usual choice")
+
+
+def _read(slot: Slot) -> Tensor:
     """The tensor that is in the slot now."""
     holder, key = slot
     tensor: Tensor = holder[key]
@@ -174,14 +190,14 @@ def _check_fit(
     average: dict[str, Tensor],
     other: dict[str, Tensor],
     what: str,
-    error: type[EmaError] | type[StateError] = StateError,
+    error: type[EmaError] | type[StateError] = EmaError,
 ) -> None:
     missing, extra = sorted(set(average) - set(other)), sorted(set(other) - set(average))
     if missing or extra:
         raise error(
             f"{what} lacks {missing[:3]} and has {extra[:3]} beyond the average",
             "the names that were averaged",
-            "use the model that the average was made for",
+            _OTHER_MODEL,
         )
     for name, mine in average.items():
         theirs = other[name]
@@ -189,7 +205,7 @@ def _check_fit(
             raise error(
                 f"{name} in {what} is {theirs.dtype} of shape {tuple(theirs.shape)}",
                 f"{mine.dtype} of shape {tuple(mine.shape)}",
-                "use the model that the average was made for",
+                _OTHER_MODEL,
             )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from labkit.errors import ConfigError, NonfiniteError, StateError
+from labkit.errors import ConfigError, NonfiniteError, RecipeError, StateError
 
 # Between these the squares of float32 and bfloat16 entries neither overflow nor vanish, and the plain norm is right.
 SAFE_LOW, SAFE_HIGH = 1e-15, 1e15
@@ -23,36 +23,36 @@ def gradient_norm(gradients: Sequence[Tensor]) -> float:
 
     In the ordinary range this is, bit for bit, torch.nn.utils.get_total_norm. Squares of large finite float32 entries
     overflow (3e19 and 4e19 have norm 5e19, the plain one says inf) and those of tiny ones vanish: then the entries are
-    first divided by the largest of them, in float64.
+    first divided by the largest of them, in float64. Raises RecipeError for sparse gradients.
     """
-    if not gradients:
+    tensors = list(gradients)
+    if not tensors:
         return 0.0
     with torch.no_grad():
-        norm = _joined(torch._foreach_norm(gradients))
-        return norm if SAFE_LOW < norm < SAFE_HIGH else _careful_norm(gradients, norm)
+        try:
+            norms = torch._foreach_norm(tensors)
+        except NotImplementedError as error:
+            raise RecipeError("a sparse gradient", "dense ones", "use nn.Embedding(sparse=False)") from error
+        norm = float(torch.linalg.vector_norm(_stacked(norms)))
+        return norm if SAFE_LOW < norm < SAFE_HIGH else _careful_norm(tensors, norm)
 
 
-def _joined(norms: Sequence[Tensor]) -> float:
+def _stacked(norms: Sequence[Tensor]) -> Tensor:
     first = norms[0].device
-    if any(norm.device != first for norm in norms):
-        norms = [norm.to(first) for norm in norms]
-    return float(torch.linalg.vector_norm(torch.stack(tuple(norms))))
+    return torch.stack([norm if norm.device == first else norm.to(first) for norm in norms])
 
 
-def _careful_norm(gradients: Sequence[Tensor], plain: float) -> float:
-    largest = _largest(gradients)
+def _careful_norm(tensors: list[Tensor], plain: float) -> float:
+    largest = _largest(tensors)
     if largest == 0.0 or not math.isfinite(largest):
-        return plain if largest == 0.0 or not math.isfinite(plain) else largest
-    scaled = [gradient.abs().double() / largest for gradient in gradients]
-    return largest * _joined(torch._foreach_norm(scaled))
+        return plain
+    scaled = [tensor.abs().double() / largest for tensor in tensors]
+    return largest * float(torch.linalg.vector_norm(_stacked(torch._foreach_norm(scaled))))
 
 
 def _largest(tensors: Sequence[Tensor]) -> float:
     filled = [tensor for tensor in tensors if tensor.numel()]
-    if not filled:
-        return 0.0
-    norms = torch._foreach_norm(filled, math.inf)
-    return float(torch.stack([norm.double().to(norms[0].device) for norm in norms]).max())
+    return float(_stacked(torch._foreach_norm(filled, math.inf)).max()) if filled else 0.0
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -82,16 +82,15 @@ def clip_(gradients: Sequence[Tensor], norm: float, max_norm: float) -> bool:
         raise NonfiniteError(f"a gradient norm of {norm}", "a finite one", "refuse this update, do not clip it")
     if norm <= max_norm:
         return False
-    dtype = gradients[0].dtype
+    tensors = list(gradients)
+    dtype = tensors[0].dtype
     with torch.no_grad():
         if norm < SAFE_HIGH and dtype is not torch.float16:
-            factor = (max_norm / (torch.tensor(norm, dtype=dtype) + 1e-6)).item()
-            torch._foreach_mul_(gradients, factor)
+            torch._foreach_mul_(tensors, float(max_norm / (torch.tensor(norm, dtype=dtype) + 1e-6)))
         else:
-            # The factor itself may be too small for the dtype; its square root is not.
-            root = math.sqrt(max_norm / norm)
-            torch._foreach_mul_(gradients, root)
-            torch._foreach_mul_(gradients, root)
+            root = math.sqrt(max_norm / norm)  # the factor itself may be too small for the dtype, its root is not
+            torch._foreach_mul_(tensors, root)
+            torch._foreach_mul_(tensors, root)
     return True
 
 
@@ -105,7 +104,7 @@ def update_norm(parameters: Sequence[Tensor], before: Sequence[Tensor]) -> float
     if len(parameters) != len(before):
         raise StateError(f"{len(parameters)} parameters, {len(before)} in the snapshot", "equally many", "take it anew")
     with torch.no_grad():
-        return gradient_norm(torch._foreach_sub(parameters, before))
+        return gradient_norm(torch._foreach_sub(tuple(parameters), tuple(before)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +126,40 @@ def layer_norms(model: nn.Module, before: Sequence[Tensor] | None = None) -> dic
     before: snapshot(model.parameters()), taken before the update, for update and ratio. A shared parameter counts in
     the first layer that holds it. For monitoring now and then; the update itself does not need it.
     """
-    named = list(model.named_parameters())
-    if before is not None and len(before) != len(named):
-        raise StateError(f"{len(named)} parameters, {len(before)} in the snapshot", "equally many", "take it anew")
+    names, parameters = [name for name, _ in model.named_parameters()], list(model.parameters())
+    if before is not None and len(before) != len(parameters):
+        raise StateError(f"{len(parameters)} parameters, {len(before)} in the snapshot", "equally many", "take it anew")
     layers: dict[str, list[int]] = {}
-    for position, (name, _) in enumerate(named):
+    for position, name in enumerate(names):
         layers.setdefault(name.rpartition(".")[0], []).append(position)
-    weights = [parameter.detach() for _, parameter in named]
+    with torch.no_grad():
+        weights = _each(parameters)
+        gradients = _each([parameter.grad for parameter in parameters])
+        moved: list[Tensor | None] = [None] * len(parameters)
+        if before is not None and parameters:
+            moved = [now - then for now, then in zip(parameters, before, strict=True)]
+        updates = _each(moved)
     found: dict[str, LayerNorm] = {}
     for layer, positions in layers.items():
-        gradients = [grad for i in positions if (grad := named[i][1].grad) is not None]
-        weight = gradient_norm([weights[i] for i in positions])
-        update = None
-        if before is not None:
-            update = update_norm([weights[i] for i in positions], [before[i] for i in positions])
-        found[layer] = LayerNorm(
-            gradient=gradient_norm(gradients) if gradients else None,
-            weight=weight,
-            update=update,
-            ratio=update / weight if update is not None and weight > 0.0 else None,
-        )
+        weight, gradient, update = (_combined([norms[i] for i in positions]) for norms in (weights, gradients, updates))
+        ratio = update / weight if update is not None and weight else None
+        found[layer] = LayerNorm(gradient=gradient, weight=weight or 0.0, update=update, ratio=ratio)
     return found
+
+
+def _each(tensors: Sequence[Tensor | None]) -> list[float | None]:
+    """The norm of each tensor, None where there is none."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    plain = iter(_stacked(torch._foreach_norm(present)).tolist() if present else [])
+    norms = [None if tensor is None else (tensor, next(plain)) for tensor in tensors]
+    return [
+        None if pair is None else pair[1] if SAFE_LOW < pair[1] < SAFE_HIGH else _careful_norm([pair[0]], pair[1])
+        for pair in norms
+    ]
+
+
+def _combined(norms: Sequence[float | None]) -> float | None:
+    present = [norm for norm in norms if norm is not None]
+    if any(math.isnan(norm) for norm in present):
+        return math.nan  # hypot would say inf for (inf, nan)
+    return math.hypot(*present) if present else None

@@ -138,6 +138,8 @@ class Precision:
             return
         try:
             self.scaler.unscale_(optimizer)
+        except AssertionError as error:
+            raise _not_scaled() from error
         except ValueError as error:
             raise PrecisionError(
                 "the model's parameters are in float16",
@@ -149,7 +151,7 @@ class Precision:
         """Whether the scaler saw a gradient that is not finite when it unscaled this update. Waits for the device."""
         if self.scaler is None:
             return False
-        record = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        record = self.scaler._per_optimizer_states.get(id(optimizer), {}).get("found_inf_per_device", {})
         return any(found.item() for found in record.values())
 
     def apply(self, optimizer: Optimizer) -> bool:
@@ -163,11 +165,7 @@ class Precision:
         try:
             self.scaler.step(optimizer)
         except AssertionError as error:
-            raise PrecisionError(
-                "no parameter has a gradient",
-                "a backward pass before apply",
-                "check that the loss depends on the model",
-            ) from error
+            raise _not_scaled() from error
         skipped = self.found_nonfinite(optimizer)
         self.scaler.update()
         return not skipped
@@ -198,6 +196,14 @@ class Precision:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a saved state; what was saved wins over what was given. Raises StateError before anything moves."""
+        self.check_state(state)
+        if self.scaler is None:
+            return
+        raw = {name: value for name, value in state.items() if name not in ("kind", "growth_tracker")}
+        self.scaler.load_state_dict({**raw, "_growth_tracker": state["growth_tracker"]})
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise StateError when load_state_dict would refuse; changes nothing."""
         expected = self.state_dict()
         if state.get("kind") != self.kind:
             raise StateError(
@@ -205,11 +211,19 @@ class Precision:
             )
         if set(state) != set(expected):
             odd = sorted(set(state) ^ set(expected))
-            raise StateError(f"the saved scaler state differs in {', '.join(odd)}", ", ".join(expected), "resave it")
-        if self.scaler is None:
-            return
-        raw = {name: value for name, value in state.items() if name not in ("kind", "growth_tracker")}
-        self.scaler.load_state_dict({**raw, "_growth_tracker": state["growth_tracker"]})
+            raise StateError(
+                f"the saved scaler state differs in {', '.join(odd)}",
+                ", ".join(expected),
+                "use the labkit that saved it",
+            )
+
+
+def _not_scaled() -> PrecisionError:
+    return PrecisionError(
+        "no parameter has a gradient, or the loss was never scaled",
+        "scale(loss).backward() before unscale_ and apply",
+        "check the order of the moves and that the loss depends on the model",
+    )
 
 
 def _scaler(device: torch.device, initial_scale: float, growth_interval: int) -> torch.amp.GradScaler:

@@ -42,12 +42,14 @@ class Total:
 
     @classmethod
     def from_tensors(cls, sum: Tensor | float, count: Tensor | int) -> Total:
-        """From scalars on any device; waits for the device. Raises WeightingError when one is not a scalar."""
+        """From scalars on any device; waits for the device. Raises WeightingError when one is no scalar or no count."""
         for name, value in (("sum", sum), ("count", count)):
             if isinstance(value, Tensor) and value.numel() != 1:
                 raise WeightingError(f"the {name} has shape {tuple(value.shape)}", "one number", "add up first")
-        whole = count.item() if isinstance(count, Tensor) else count
-        return cls(float(sum), int(whole) if whole == int(whole) else whole)
+        number = float(count)
+        if not number.is_integer():
+            raise WeightingError(f"a count of {number!r}", "a whole number of things", "count valid targets")
+        return cls(float(sum), int(number))
 
     def __add__(self, other: Total) -> Total:
         return Total(self.sum + other.sum, self.count + other.count)
@@ -81,7 +83,8 @@ def cross_entropy_sum(
     logits: (batch, classes) or (batch, length, ..., classes), classes last; targets: the same shape without classes.
     per="token": every valid target weighs the same. per="sequence": every row weighs the same, whatever its length (its
     own mean over valid targets is one term). These are two different objectives. Padding enters neither sum nor count;
-    a batch of nothing but padding gives (0, 0) with a graph whose gradient is zero. Half precision is summed in float32.
+    a batch of nothing but padding gives (0, 0) with a graph whose gradient is zero. Half precision is summed in
+    float32.
     Raises WeightingError when the shapes do not belong together.
     """
     if logits.shape[:-1] != targets.shape or logits.dim() < 1:

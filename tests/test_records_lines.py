@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from labkit.errors import RecordsError, StorageError
 from labkit.files import Files
 from labkit.records import LineLog, columns, last_record, read_lines, truncate_after
-from labkit.records.lines import encode, revive
+from labkit.records.values import encode, revive
 
 
 def written(path: Path, *records: dict) -> Path:
@@ -309,8 +309,8 @@ def test_columns_have_one_row_per_line_and_the_kinds_that_were_written(tmp_path:
     path = written(
         tmp_path / "t.jsonl",
         {"attempt": 1, "loss": 1, "norm": None, "clipped": True, "rates": [0.1, 0.2], "skipped": None, "odd": "nan"},
-        {"attempt": 2, "loss": 2.5, "norm": math.inf, "clipped": False, "rates": [0.3], "skipped": "nan loss", "odd": 1.0,
-         "validation": {"loss": [3.0, 4]}},
+        {"attempt": 2, "loss": 2.5, "norm": math.inf, "clipped": False, "rates": [0.3], "skipped": "nan loss",
+         "odd": 1.0, "validation": {"loss": [3.0, 4]}},
     )  # fmt: skip
     table = columns(path)
     assert all(len(column) == 2 for column in table.values())
@@ -338,7 +338,7 @@ def test_columns_of_attempts_alone_stay_whole_numbers_beside_evaluation_lines(tm
 
 def test_columns_do_not_depend_on_where_the_chunks_fall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "t.jsonl", *(
-        {"attempt": n, "sometimes": n if n > 3 else None, "text": "a" if n == 5 else None, "late" if n > 4 else "early": n}
+        {"attempt": n, "sometimes": n if n > 3 else None, "text": "a" if n == 5 else None, "late" if n > 4 else "b": n}
         for n in range(1, 8)
     ))  # fmt: skip
     whole = columns(path)

@@ -4,6 +4,7 @@ from labkit.records.arrays import columns
 from labkit.records.attempts import Attempt, AttemptLog, read_attempts
 from labkit.records.environment import environment
 from labkit.records.lines import LineLog, Lines, read_lines
+from labkit.records.pace import Pace
 from labkit.records.stages import STAGES, Profile, Stages, failure_stage
 from labkit.records.tails import last_record, truncate_after
 
@@ -13,6 +14,7 @@ __all__ = [
     "AttemptLog",
     "LineLog",
     "Lines",
+    "Pace",
     "Profile",
     "Stages",
     "columns",

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.records.lines import _NONFINITE, numbered, parse
+from labkit.records.lines import numbered, parse
+from labkit.records.values import NONFINITE
 
 _CHUNK = 4_000
 
@@ -90,8 +91,8 @@ def _column(values: list[Any], kinds: set[type]) -> np.ndarray:
             return np.array(values, dtype=np.int64 if kinds <= {int} else np.bool_)
         except OverflowError:  # a whole number beyond 64 bits stays exact as an object
             return np.array(values, dtype=object)
-    if str in kinds and {value for value in values if type(value) is str} <= _NONFINITE.keys():
-        values = [_NONFINITE[value] if type(value) is str else value for value in values]
+    if str in kinds and {value for value in values if type(value) is str} <= NONFINITE.keys():
+        values = [NONFINITE[value] if type(value) is str else value for value in values]
         kinds = (kinds - {str}) | {float}
     if kinds <= {int, float, type(None)}:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

@@ -17,8 +17,9 @@ from typing import Any
 
 from labkit.errors import RecordsError
 from labkit.files import storage_errors, write_file
-from labkit.records.lines import FORMAT, LineLog, read_lines
+from labkit.records.lines import LineLog, read_lines
 from labkit.records.stages import failure_stage
+from labkit.records.values import FORMAT
 
 NAME = "attempts.jsonl"
 TEXT_FIELDS = ("name", "recipe", "question", "baseline", "guardrails", "next_decision", "status", "stage", "error")

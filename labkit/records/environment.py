@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from labkit.records.lines import FORMAT
 from labkit.records.revision import git_state, git_top
+from labkit.records.values import FORMAT
 
 _VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.files import storage_errors
-from labkit.records.lines import _BLOCK, keep_cut, parse, revive
+from labkit.records.lines import _BLOCK, keep_cut, parse
+from labkit.records.values import revive
 
 
 def truncate_after(path: Path | str, attempt: int, cut_folder: Path | str | None = None) -> int:

@@ -62,7 +62,7 @@ class Loop:
         Raises NonfiniteError when the guard refuses and the config says so, TornStateError after an earlier exception.
         """
         state, config, enter = self.state, self.config, self.stages.enter
-        self._refuse_if_torn()
+        self.refuse_if_torn()
         self.torn = "fetch"
 
         # 1 fetch: all microbatches of the update, and how many valid targets they hold together
@@ -207,7 +207,8 @@ class Loop:
             return f"the gradient of {norms.first_nonfinite(named)} is not finite"
         return None
 
-    def _refuse_if_torn(self) -> None:
+    def refuse_if_torn(self) -> None:
+        """Raise TornStateError when an exception has struck inside an update."""
         if self.torn is not None:
             raise TornStateError(
                 f"an exception during {self.torn!r} left the live objects half updated",

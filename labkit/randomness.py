@@ -101,14 +101,10 @@ def capture(generators: Mapping[str, Explicit] | None = None, devices: Sequence[
     }
 
 
-def restore(
+def check(
     saved: Saved, generators: Mapping[str, Explicit] | None = None, devices: Sequence[torch.device] = ()
 ) -> None:
-    """Put every stream back to where capture saw it.
-
-    Everything is tried on stand-ins first, so a refusal leaves all streams untouched. Raises RandomnessError naming
-    the stream: missing, unknown, of another kind, damaged, or saved with another number of devices.
-    """
+    """Raise what restore would raise, changing nothing: every saved state is tried on a stand-in."""
     import torch
 
     generators = generators or {}
@@ -123,10 +119,23 @@ def restore(
     for name, generator in generators.items():
         _check_one(name, saved["generators"][name], generator)
 
+
+def restore(
+    saved: Saved, generators: Mapping[str, Explicit] | None = None, devices: Sequence[torch.device] = ()
+) -> None:
+    """Put every stream back to where capture saw it.
+
+    check() comes first, so a refusal leaves all streams untouched. Raises RandomnessError naming
+    the stream: missing, unknown, of another kind, damaged, or saved with another number of devices.
+    """
+    import torch
+
+    generators = generators or {}
+    check(saved, generators, devices)
     random.setstate(_python_state(saved["python"]))
     np.random.set_state(_alive(saved["numpy"]))
     torch.set_rng_state(saved["torch"].cpu())  # a map location may have moved it to a device
-    for index in indices:
+    for index in _cuda_indices(devices):
         torch.cuda.set_rng_state(saved["cuda"][index].cpu(), index)
     for name, generator in generators.items():
         _restore_one(saved["generators"][name], generator)

@@ -46,10 +46,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Splits:
-    """Map-style data sets: `len(split)` and `split[index]` give one example; indices run from 0."""
+    """Map-style data sets: `len(split)` and `split[index]` give one example; indices run from 0.
+
+    A data set may offer `__getitems__(indices)`, as torch has it: what that returns goes to collate().
+    transform(example, rng) -> example is for the training split only; rng is keyed by (seed, epoch, index).
+    """
 
     train: Any
     validation: Any = None
+    transform: Transform | None = None
 
 
 class Recipe(ABC):
@@ -60,12 +65,10 @@ class Recipe(ABC):
 
     name: ClassVar[str]
     options: ClassVar[Mapping[str, Option]] = {}
-    transform: Transform | None = None
-    """transform(example, rng) -> example, for the training split; rng is keyed by (seed, epoch, index)."""
 
     @abstractmethod
     def splits(self, config: RunConfig) -> Splits:
-        """The data sets."""
+        """The data sets, and the random transform of the training split if there is one."""
 
     @abstractmethod
     def model(self, config: RunConfig) -> nn.Module:

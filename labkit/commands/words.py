@@ -1,0 +1,81 @@
+"""The words that several verbs share: --set, --json, progress for people."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from labkit.errors import ConfigError
+
+
+def add_settings(verb: argparse.ArgumentParser) -> None:
+    """--set name=value, as often as one likes."""
+    verb.add_argument(
+        "--set", dest="settings", metavar="NAME=VALUE", action="append", nargs="+", default=[],
+        help="a field of RunConfig or an option of the recipe, e.g. --set network=conv rate=0.01",
+    )  # fmt: skip
+
+
+def add_targets(verb: argparse.ArgumentParser) -> None:
+    """--updates and --epochs; whichever is reached first ends the run."""
+    verb.add_argument("--updates", type=int, help="stop after so many committed updates, counted from the start of the run")
+    verb.add_argument("--epochs", type=int, help="stop after so many epochs; if both are given, the first reached ends it")
+
+
+def add_json(verb: argparse.ArgumentParser) -> None:
+    """--json: the answer as one JSON object on stdout."""
+    verb.add_argument("--json", action="store_true", help="print the answer as JSON, for machines")
+
+
+def settings(asked: argparse.Namespace) -> dict[str, Any]:
+    """The settings of --set, --updates and --epochs. Raises ConfigError for a word without '=' or a name given twice."""
+    found: dict[str, Any] = {}
+    for word in (word for words in asked.settings for word in words):
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {word!r}", "name=value", "for example --set rate=0.01")
+        if name in found:
+            raise ConfigError(f"{name} is set twice", "one value", "leave one of them out")
+        found[name] = value
+    for name in ("updates", "epochs"):
+        value = getattr(asked, name, None)
+        if value is not None:
+            if name in found:
+                raise ConfigError(f"{name} is set twice", "one value", f"use --{name} or --set {name}=, not both")
+            found[name] = value
+    return found
+
+
+def show(asked: argparse.Namespace, text: str, data: Any) -> None:
+    """The answer on stdout, for people or for machines."""
+    print(json.dumps(data, default=str) if asked.json else text)
+
+
+def for_people() -> bool:
+    """True when someone watches: a terminal, and no CI."""
+    return sys.stderr.isatty() and not os.environ.get("CI")
+
+
+@contextmanager
+def progress(total: int | None, unit: str, start: int = 0) -> Iterator[Any]:
+    """One updating line on a terminal, silent elsewhere; closed in every exit."""
+    from tqdm import tqdm
+
+    bar = tqdm(
+        total=total, initial=start, unit=" " + unit, disable=not for_people(), file=sys.stderr, leave=False,
+        mininterval=0.2, dynamic_ncols=True,
+    )  # fmt: skip
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+def say(text: str) -> None:
+    """A remark for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)

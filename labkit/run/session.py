@@ -1,0 +1,393 @@
+"""One process working in one run folder: updates, and at each boundary evaluate, decide, publish, stop. Lesson 04.
+
+At a boundary everything happens in one order: evaluate, decide, publish. Ending a run never adds an evaluation or a
+decision that the straight run would not have made, so where it stops leaves no mark on where it goes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from labkit import device, randomness, schedule
+from labkit.build import Parts
+from labkit.checkpoint import BackgroundSaver, CheckpointStore
+from labkit.config import MAY_CHANGE, RunConfig
+from labkit.engine import Engine
+from labkit.errors import ConfigError, NonfiniteError, StorageError
+from labkit.evaluate import carrying_average, evaluate_state, leaving_no_trace, out_of_patience
+from labkit.interrupt import Wishes, listening
+from labkit.loop import Attempt
+from labkit.records.attempts import AttemptLog
+from labkit.records.lines import LineLog
+from labkit.run.folder import RunFolder
+from labkit.state import RunState, Saved
+from labkit.weighting import Total
+
+Observer = Callable[[Attempt], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call of train() ended. status: "finished", "early stopped" or "stopped"; reason in words."""
+
+    status: str
+    reason: str
+    update: int
+    updates_done: int  # in this call
+
+
+class Session:
+    """A run that this process holds. Made by start() or resume(); close it, or use it in a `with` block.
+
+    The run's random streams are in place only while a method works: between calls the caller's own are.
+    """
+
+    def __init__(
+        self, folder: RunFolder, parts: Parts, store: CheckpointStore, attempts: AttemptLog, held: ExitStack,
+        facts: dict[str, Any], *, segment: int, seconds_before: float, saved_attempt: int | None,
+        notices: Sequence[str] = (),
+       ) -> None:  # fmt: skip
+        self.folder, self.parts, self.store = folder, parts, store
+        self.notices = tuple(notices)
+        self.wishes = Wishes()
+        self.observers: list[Observer] = []
+        self.segment = segment
+        self._attempts, self._held, self._facts = attempts, held, facts
+        self.engine = Engine(parts)
+        self._device = torch.device(parts.config.device)
+        self._saved_attempt = saved_attempt  # attempts made when the newest checkpoint was taken
+        self._saver = BackgroundSaver(store) if parts.config.save == "background" else None
+        self._trajectory, self._signals = LineLog(folder.trajectory), LineLog(folder.signals)
+        self._seconds_before, self._began = seconds_before, time.monotonic()
+        self._saved_at = time.monotonic()
+        self._since = (time.perf_counter(), parts.state.counters.examples, parts.state.counters.tokens)
+        self._totals: dict[str, Total] | None = None
+        self._ended: tuple[str, BaseException | None] = ("stopped", None)
+        self._closed = False
+
+    # --- what one asks of a session ---------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> RunConfig:
+        return self.engine.config
+
+    @property
+    def state(self) -> RunState:
+        return self.parts.state
+
+    @property
+    def update(self) -> int:
+        """Committed updates."""
+        return int(self.parts.state.counters.committed)
+
+    @property
+    def seconds_used(self) -> float:
+        """Seconds that this run has worked, all its processes and abandoned tails together."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    def change(self, **settings: Any) -> None:
+        """Change fields that may change in a run, such as updates=200. Raises ConfigError for others."""
+        for name in settings:
+            if name not in MAY_CHANGE:
+                raise ConfigError(f"{name} cannot change within a run", "one of " + ", ".join(sorted(MAY_CHANGE)), "")
+        self.engine.config = self.engine.loop.config = self.config.changed(**settings)
+
+    def request_stop(self, reason: str = "asked to stop") -> None:
+        """Stop at the next boundary, with a checkpoint; safe from another thread."""
+        self.wishes.request_stop(reason)
+
+    def train(self, **settings: Any) -> Outcome:
+        """Go on to the target, given in the config or here (updates=, epochs=, ...). Ends at a boundary with a checkpoint.
+
+        Raises NonfiniteError, StorageError at the first save that matters, or what the recipe's code raised; the run
+        folder then says in which stage, and the newest checkpoint is as it was.
+        """
+        if settings:
+            self.change(**settings)
+        check_target(self.config)
+        before = self.update
+        with self._working(), listening(self.wishes):
+            while (ending := self._boundary()) is None:
+                self._attempt()
+        status, reason = ending
+        self.wishes.stop = None  # obeyed
+        self._ended = ("stopped" if status == "stopped" else "finished", None)
+        return Outcome(status, reason, self.update, self.update - before)
+
+    def attempt(self) -> Attempt:
+        """One attempt, then evaluate, decide and publish if they are due: for tools that look at each boundary."""
+        with self._working():
+            self._boundary()
+            return self._attempt()
+
+    def boundary(self) -> None:
+        """What is due at the present boundary (evaluate, decide, publish), without going on."""
+        with self._working():
+            self._boundary()
+
+    def ending(self) -> tuple[str, str] | None:
+        """(status, reason) if the run ends at the present boundary, else None."""
+        return self._ending()
+
+    def capture(self) -> Saved:
+        """A copy of the whole state as saved, with the run's own random streams."""
+        return self.engine.capture()
+
+    def publish(self, reason: str = "asked") -> None:
+        """Save at the present boundary."""
+        with self._working():
+            self._publish(reason)
+
+    def dry_run(self) -> Attempt:
+        """One update and one validation batch; the checkpoint is marked, and no resume will take it."""
+        with self._working():
+            record = self._attempt()
+            if self.parts.splits.validation is not None:
+                self.engine.stages.enter("evaluation")
+                first = torch.utils.data.Subset(
+                    self.parts.splits.validation,
+                    range(min(self.config.eval_batch_size, len(self.parts.splits.validation))),
+                )
+                evaluate_state(self.state, self.parts.recipe, self.config, self.parts.splits.train, first)
+            self._publish("dry run", dry_run=True)
+        self._ended = ("finished", None)
+        return record
+
+    def close(self) -> None:
+        """End this attempt in the records, stop workers, give the folder free. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        status, error = self._ended
+        with self._held, ExitStack() as stack:
+            stack.callback(self.engine.close)
+            stack.callback(self._record_end, status, error)
+            stack.callback(self._signals.close)
+            stack.callback(self._trajectory.close)
+            if self._saver is not None:
+                stack.callback(self._saver.close)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            self._failed(error)
+        self.close()
+
+    # --- boundaries -------------------------------------------------------------------------------------------------
+
+    def _boundary(self) -> tuple[str, str] | None:
+        """Everything that is due here; (status, reason) when the run ends at this boundary."""
+        self._read_requests()
+        self._evaluate_if_due()
+        ending = self._ending()
+        reason = self._save_reason(ending)
+        if reason is not None:
+            self._publish(reason)
+        self._finish_background(wait=ending is not None)
+        return ending
+
+    def _evaluate_if_due(self) -> None:
+        found = self.engine.evaluate_if_due(lambda: self.wishes.stop is not None)
+        if found is None:
+            return
+        self._totals = found.totals
+        self._trajectory.append({
+            "attempt": found.attempt, "update": found.update, "segment": self.segment,
+            "validation": {name: [total.sum, total.count] for name, total in found.totals.items()},
+            "best": found.best, "without_improvement": found.without_improvement, "rates_next": list(found.rates_next),
+        })  # fmt: skip
+        if found.best:
+            self.wishes.request_save()
+        self._store_samples()
+
+    def _store_samples(self) -> None:
+        """Qualitative outputs, drawn in eval mode from generators of their own."""
+        config, counters = self.config, self.state.counters
+        if not config.samples_every or counters.evaluations % config.samples_every:
+            return
+        with (
+            carrying_average(self.state, self.parts.recipe, config, self.parts.splits.train),
+            leaving_no_trace(self.state.model),
+            randomness.preserved(self.state.generators, self.state.devices),
+            torch.no_grad(),
+            LineLog(self.folder.samples) as log,
+        ):
+            for sample in self.parts.recipe.samples(self.state.model, config):
+                log.append({"attempt": counters.attempted, "update": counters.committed, **sample})
+
+    def _ending(self) -> tuple[str, str] | None:
+        counters, config = self.state.counters, self.config
+        if out_of_patience(self.state.best, config):
+            return "early stopped", f"{self.state.best.without_improvement} evaluations without improvement"
+        for name, reached in (
+            ("updates", counters.committed), ("epochs", self.state.cursor.epoch), ("examples", counters.examples),
+            ("tokens", counters.tokens), ("seconds", self.seconds_used),
+        ):  # fmt: skip
+            goal = getattr(config, name)
+            if goal is not None and reached >= goal:
+                return "finished", f"target reached: {name}={goal:g}"
+        if self.wishes.stop is not None:
+            return "stopped", self.wishes.stop
+        return None
+
+    def _save_reason(self, ending: tuple[str, str] | None) -> str | None:
+        counters, config = self.state.counters, self.config
+        if counters.attempted == self._saved_attempt and not self.wishes.save:
+            return None
+        if self.wishes.save:
+            self.wishes.save = False
+            is_best = self.state.best.update == counters.committed and self._totals is not None
+            return "best" if is_best else "asked"
+        if ending is not None:
+            return "signal" if ending[1].startswith("SIG") else ending[0]
+        moved = counters.committed > 0
+        if config.save_every and moved and counters.committed % config.save_every == 0:
+            return "periodic"
+        if config.save_epoch_end and self.state.cursor.examples == 0:
+            return "epoch end"
+        if config.save_seconds is not None and time.monotonic() - self._saved_at >= config.save_seconds:
+            return "time"
+        return None
+
+    def _read_requests(self) -> None:
+        for path, wish in ((self.folder.save_request, self.wishes.request_save), (self.folder.stop_request, self._stop_by_file)):
+            if path.exists():
+                path.unlink(missing_ok=True)
+                wish()
+
+    def _stop_by_file(self) -> None:
+        self.wishes.request_stop("stop file")
+
+    def _finish_background(self, wait: bool) -> None:
+        """Raise the error of a background save that failed, clear old checkpoints after one that is done."""
+        if self._saver is None:
+            return
+        done = self._saver.wait() if wait else self._saver.check()
+        if done is not None:
+            self.store.retain(self.state.best.update)
+
+    # --- publishing ---------------------------------------------------------------------------------------------------
+
+    def _publish(self, reason: str, *, dry_run: bool = False) -> None:
+        """Records to disk first, then the state: a checkpoint never knows more than the records."""
+        self.engine.loop.refuse_if_torn()
+        self.engine.stages.enter("publish")
+        self._trajectory.flush(durable=True)
+        self._signals.flush(durable=True)
+        state = self.state
+        facts = {
+            **self._facts, "reason": reason, "dry_run": dry_run, "config": self.config.to_dict(),
+            "counters": asdict(state.counters), "segment": self.segment, "seconds_used": self.seconds_used,
+            "evaluation": {n: [t.sum, t.count] for n, t in (self._totals or {}).items()}, "best": asdict(state.best),
+        }  # fmt: skip
+        try:
+            if self._saver is not None and not dry_run:
+                self._saver.submit(state.counters.committed, state.capture(), facts)
+            else:
+                self.store.publish(state.counters.committed, state.capture(), facts)
+                self.store.retain(state.best.update)
+        except StorageError as error:
+            self._attempts.remark("save failed", update=state.counters.committed, why=type(error).__name__)
+            if reason in {"start", "dry run", "asked", "signal", "stopped", "finished", "early stopped"}:
+                raise
+            self.notices += (f"update {state.counters.committed}: the save failed, the run goes on. {error}",)
+            self._saved_at = time.monotonic()
+            return
+        self._saved_attempt, self._saved_at = state.counters.attempted, time.monotonic()
+
+    # --- one attempt ----------------------------------------------------------------------------------------------------
+
+    def _attempt(self) -> Attempt:
+        record = self.engine.update()
+        line = {name: getattr(record, name) for name in _ATTEMPT_FIELDS}
+        line["segment"] = self.segment
+        self._trajectory.append(line)
+        if self.config.signals_every and record.attempt % self.config.signals_every == 0:
+            self._signal(record)
+        if record.skipped is not None and record.skipped not in {"no valid targets", "scaler backed off"}:
+            self._incident(record.attempt, record.skipped)
+        for observer in self.observers:
+            observer(record)
+        return record
+
+    def _signal(self, record: Attempt) -> None:
+        """What belongs to the clock and the machine, since the last line."""
+        now, (then, examples, tokens) = time.perf_counter(), self._since
+        passed = max(now - then, 1e-9)
+        line: dict[str, Any] = {
+            "attempt": record.attempt, "update": record.update, "segment": self.segment, "seconds": self.seconds_used,
+            "examples_per_second": (record.examples - examples) / passed,
+            "tokens_per_second": (record.tokens - tokens) / passed,
+            "peak_memory_bytes": device.peak_memory_bytes(self._device),
+        }  # fmt: skip
+        if self.config.profile:
+            line["stage_seconds"] = self.engine.stages.report()
+        self._signals.append(line)
+        self._since = (now, record.examples, record.tokens)
+
+    def _incident(self, attempt: int, why: str) -> None:
+        """Where to look later: the attempt, and the newest checkpoint before it. Exactness lets `replay` run there."""
+        with LineLog(self.folder.incidents) as log:
+            log.append({
+                "attempt": attempt, "update": self.update, "segment": self.segment, "epoch": self.state.cursor.epoch,
+                "why": why, "checkpoint_attempt": self._saved_attempt,
+            })  # fmt: skip
+
+    # --- streams and failures ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """The run's random streams inside, the caller's outside; a failure is recorded with its stage."""
+        with self.engine.working():
+            try:
+                yield
+            except BaseException as error:
+                self._failed(error)
+                raise
+
+    def _failed(self, error: BaseException) -> None:
+        if self._ended[1] is error:
+            return
+        self._ended = ("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
+        if isinstance(error, NonfiniteError) and self.engine.loop.torn is not None:
+            self._incident(self.state.counters.attempted + 1, error.found)
+
+    def _record_end(self, status: str, error: BaseException | None) -> None:
+        counters = self.state.counters
+        metric = None
+        if self._totals and self.config.metric in self._totals:
+            total = self._totals[self.config.metric]
+            metric = {"name": self.config.metric, "sum": total.sum, "count": total.count}
+        self._attempts.end(
+            status, error=error, stage=self.engine.stages.present if error is not None else None, metric=metric,
+            selected={"update": self.state.best.update} if self.state.best.update is not None else None,
+            measured={
+                "seconds": self.seconds_used - self._seconds_before, "seconds_used": self.seconds_used,
+                "updates": counters.committed, "examples": counters.examples, "tokens": counters.tokens,
+                "skipped": counters.skipped, "scaler_skipped": counters.scaler_skipped,
+                "peak_memory_bytes": device.peak_memory_bytes(self._device),
+            },
+        )  # fmt: skip
+
+
+_ATTEMPT_FIELDS = tuple(Attempt.__dataclass_fields__)
+
+
+def check_target(config: RunConfig) -> None:
+    """Raise ConfigError when nothing says where the run ends, or when the schedule ends before it."""
+    goals = ("updates", "epochs", "examples", "tokens", "seconds")
+    if all(getattr(config, name) is None for name in goals):
+        raise ConfigError("nothing says where the run ends", "one of " + ", ".join(goals), "for example updates=200")
+    if config.updates is not None:
+        schedule.check_target(config, config.updates)
+
+
+__all__ = ["Observer", "Outcome", "Session", "check_target"]

@@ -427,17 +427,19 @@ NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=60"]
 TWO_AT_A_TIME = ["-n", "2", "--dist", "loadscope"]  # loadscope: one notebook, or one test file, stays in one process
 
 
-def test_parts(everything: bool, extra: Sequence[str]) -> dict[str, list[str]]:
-    """Name and pytest arguments of each part of `test`."""
+def test_parts(which: str, extra: Sequence[str]) -> dict[str, list[str]]:
+    """Name and pytest arguments of each part of `test`; `which` is "fast", "slow" (only those) or "all"."""
     paths = [name for name in extra if not name.startswith("-") and (ROOT / name.split("::")[0]).exists()]
     if paths:
         return {"chosen": [*(NBVAL if any(".ipynb" in name for name in paths) else []), *extra]}
-    fast = "" if everything else "not slow and "
+    chosen = {"fast": " and not slow", "slow": " and slow", "all": ""}[which]
     parts = {
         "notebooks": [*NBVAL, *TWO_AT_A_TIME, "notebooks"],
-        "browser": ["tests", "-m", "browser" if everything else "browser and not slow"],
-        "package": ["tests", *TWO_AT_A_TIME, "-m", f"{fast}not browser"],
+        "browser": ["tests", "-m", f"browser{chosen}"],  # alone, because a browser under load is not what a learner has
+        "package": ["tests", *TWO_AT_A_TIME, "-m", f"not browser{chosen}"],
     }
+    if which == "slow":
+        del parts["notebooks"]
     return {name: [*arguments, *extra] for name, arguments in parts.items()}
 
 
@@ -445,12 +447,17 @@ def test(options: argparse.Namespace) -> int:
     python = environment(options, "dev")
     if not options.pytest and not list(NOTEBOOKS.glob("*.ipynb")):
         raise Stop(f"there is no lesson in {NOTEBOOKS}: this checkout is incomplete, fetch it again")
+    which = "all" if options.all else "slow" if options.slow else "fast"
+    commands = {name: ["-m", "pytest", *given] for name, given in test_parts(which, options.pytest).items()}
+    if which != "fast" and not options.pytest:
+        commands = {"stress": [str(ROOT / "tests" / "stress.py"), "--kills", "40", "--seconds", "180"], **commands}
     results: dict[str, tuple[int, float]] = {}
-    for name, arguments in test_parts(options.all, options.pytest).items():
+    for name, arguments in commands.items():
         say(f"testing: {name}")
         began = time.monotonic()
-        code = subprocess.run([python, "-m", "pytest", *arguments], cwd=ROOT, env=test_environment()).returncode
-        results[name] = (0 if code == 5 and options.pytest else code, time.monotonic() - began)
+        code = subprocess.run([python, *arguments], cwd=ROOT, env=test_environment()).returncode
+        nothing_chosen = code == 5 and bool(options.pytest)  # pytest's status when -k and the like leave no test
+        results[name] = (0 if nothing_chosen else code, time.monotonic() - began)
     for name, (code, seconds) in results.items():
         say(f"{'passed' if code == 0 else 'FAILED'}  {name:10} {seconds:6.0f} s")
     return 1 if any(code for code, _ in results.values()) else 0
@@ -596,7 +603,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
     sub.add_argument("--port", type=int, help="port on this machine (default: the first free one from 8888)")
     sub = add("test", test, "test labkit, all lessons, and lesson 00 in a browser; what follows -- goes to pytest")
-    sub.add_argument("--all", action="store_true", help="the slow sets too")
+    more = sub.add_mutually_exclusive_group()
+    more.add_argument("--all", action="store_true", help="the slow sets and the stress test too")
+    more.add_argument("--slow", action="store_true", help="only the slow sets and the stress test")
     sub = add("setup", setup, "only make or repair the environment")
     sub.add_argument("--dev", action="store_true", help="with the developers' tools")
     sub = add("lessons", lessons, "run the lessons from top to bottom and store their outputs")

@@ -100,6 +100,10 @@ def _misnamed(manifest: Manifest) -> str:
     return f"it holds update {manifest['update']} under another number: renamed or copied by hand"
 
 
-def signature(path: Path) -> tuple[Any, ...]:
-    stats = [(path / name).stat() for name in (STATE, MANIFEST)]
+def signature(path: Path) -> tuple[tuple[int, int, int], ...]:
+    """Sizes, times and inodes: what changes when somebody touches a checkpoint. Empty when its files are not there."""
+    try:
+        stats = [(path / name).stat() for name in (STATE, MANIFEST)]
+    except OSError:
+        return ()
     return tuple((stat.st_size, stat.st_mtime_ns, stat.st_ino) for stat in stats)

@@ -1,4 +1,4 @@
-"""How tensors share memory, and how to arrange it anew: shared stays shared, views bring nothing else along. Lesson 05."""
+"""How tensors share memory, and how to arrange it anew: shared stays shared, a view brings no more along. Lesson 05."""
 
 from __future__ import annotations
 

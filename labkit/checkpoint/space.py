@@ -30,8 +30,8 @@ def need(plan: Plan) -> int:
     return plan.nbytes + 1024 * plan.count + 1024 * 1024
 
 
-def check_room(folder: Path, update: int, plan: Plan) -> None:
-    """Raise StorageError, with the bytes that are missing, when one checkpoint does not fit."""
+def check_room(folder: Path, update: int, plan: Plan) -> int:
+    """Bytes that one checkpoint needs. Raises StorageError, with the bytes that are missing, when it does not fit."""
     size, limit = need(plan), file_size_limit()
     with storage_errors(f"look at the free space of {folder}"):
         free = free_bytes(folder)
@@ -45,3 +45,4 @@ def check_room(folder: Path, update: int, plan: Plan) -> None:
             f"update {update} needs {size} bytes in {folder} and {free} are free: {size - free} missing",
             do="free space on that disk, or choose another run folder",
         )
+    return size

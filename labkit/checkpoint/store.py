@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from labkit.checkpoint.archive import (
     FORMAT,
@@ -21,20 +21,15 @@ from labkit.checkpoint.archive import (
     write_manifest,
     write_state,
 )
-from labkit.checkpoint.entries import DEBRIS, Entry, Found, Published, Rejected, scan, signature, verify
+from labkit.checkpoint.entries import DEBRIS, Entry, Published, scan, signature, verify
 from labkit.checkpoint.plain import Plan, all_finite, plain, plain_json
+from labkit.checkpoint.reader import CheckpointReader
 from labkit.checkpoint.space import Space, check_room, need
 from labkit.errors import CheckpointError, ConfigError, StorageError
-from labkit.files import DISK, Files, free_bytes, remove_tree, storage_errors
-
-# Named here because the class below has a method called list.
-Entries: TypeAlias = list[Entry]
-Paths: TypeAlias = list[Path]
-Rejects: TypeAlias = list[Rejected]
-Updates: TypeAlias = list[int]
+from labkit.files import DISK, Files, free_bytes, remove_tree, storage_error, storage_errors
 
 
-class CheckpointStore:
+class CheckpointStore(CheckpointReader):
     """Checkpoints in one folder (run/checkpoints), whose parent must exist. One process at a time: hold files.lock.
 
     keep: the last so many healthy ones stay (at least 2); milestone_every: so does every update divisible by it.
@@ -58,12 +53,11 @@ class CheckpointStore:
             )
         if milestone_every is not None and milestone_every < 1:
             raise ConfigError(f"milestone_every is {milestone_every}", "1 or more, or None", "set it to None")
-        self.folder = Path(folder).absolute()  # a later chdir must not move it
-        self.keep, self.milestone_every, self.run_id = keep, milestone_every, run_id
+        super().__init__(folder, run_id)
+        self.keep, self.milestone_every = keep, milestone_every
         self._files = files
         self._busy = threading.RLock()
         self._active: set[str] = set()
-        self._verified: dict[Path, tuple[Any, ...]] = {}
         self._last: int | None = None
 
     # --- publication -------------------------------------------------------------------------------------------------
@@ -82,7 +76,7 @@ class CheckpointStore:
             raise CheckpointError(f"{update!r} as an update", "a whole number of updates, 0 or more", "pass an int")
         checked = plain_json(facts)
         with self._busy:
-            check_room(self.folder, update, Plan(state))
+            size = check_room(self.folder, update, Plan(state))
             manifest: Manifest = {
                 "format": FORMAT,
                 "kind": KIND,
@@ -94,9 +88,12 @@ class CheckpointStore:
             temporary = self.folder / f".tmp-update-{update:09d}-{secrets.token_hex(4)}"
             self._active.add(temporary.name)
             try:
-                with storage_errors(f"publish update {update} in {self.folder}"):
-                    self._write(temporary, state, manifest)
-                    path = self._commit(temporary, update, checked.get("run_id"))
+                self._write(temporary, state, manifest)
+                path = self._commit(temporary, update, checked.get("run_id"))
+            except OSError as error:
+                detail = _shortfall(temporary, size)
+                self._discard(temporary)
+                raise storage_error(error, f"publish update {update} in {self.folder}", detail) from error
             except BaseException:
                 self._discard(temporary)
                 raise
@@ -139,12 +136,10 @@ class CheckpointStore:
         files.fsync_folder(self.folder)
         foreign = [entry.path for entry in older if entry.run_id not in (None, run_id)]
         for path in foreign:
-            files.rename(path, self.folder / f"foreign-{path.name}-{secrets.token_hex(4)}")
+            self._set_aside(path)
         gone = self._uncommit([entry.path for entry in older if entry.path not in foreign])
         files.rename(beside, plain_name)
-        files.fsync_folder(self.folder)
-        for path in gone:
-            remove_tree(path, files)
+        self._remove(gone)
         return plain_name
 
     def _discard(self, temporary: Path) -> None:
@@ -152,61 +147,9 @@ class CheckpointStore:
             if temporary.is_dir():
                 remove_tree(temporary, self._files)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
-    def list(self) -> Entries:
-        """Every folder that bears a checkpoint's name, newest first. Manifests are read, states are not."""
-        return scan(self.folder)
-
-    def newest(self, usable: Callable[[Manifest], str | None] | None = None) -> Found:
-        """The newest verified checkpoint of this run, and the newer ones that were passed over with the reasons.
-
-        usable looks at a manifest and returns why it cannot be used, or None. Raises CheckpointError when none is left.
-        """
-        rejected: Rejects = []
-        for entry in scan(self.folder):
-            reason = (
-                entry.reason or self._foreign(entry) or (usable(entry.manifest) if usable and entry.manifest else None)
-            )
-            if reason is None:
-                try:
-                    return self._open(entry, rejected)
-                except CheckpointError as error:
-                    reason = error.found
-            rejected.append(Rejected(entry.path, reason))
-        raise _none_usable(self.folder, rejected)
-
-    def load(self, update: int) -> Found:
-        """The verified checkpoint of one update. Raises CheckpointError with the reasons when there is none."""
-        rejected: Rejects = []
-        for entry in (entry for entry in scan(self.folder) if entry.update == update):
-            try:
-                if reason := entry.reason or self._foreign(entry):
-                    raise CheckpointError(reason)
-                return self._open(entry, rejected)
-            except CheckpointError as error:
-                rejected.append(Rejected(entry.path, error.found))
-        raise _none_usable(self.folder, rejected, f" of update {update}")
-
-    def verify(self, path: Path | str) -> Rejected | None:
-        """Read one checkpoint folder completely, as loading would; None when all is well."""
-        return verify(path)
-
-    def _open(self, entry: Entry, rejected: Rejects) -> Found:
-        assert entry.manifest is not None
-        check_state(entry.path, entry.manifest)
-        payload = plain(load_state(entry.path / STATE), copy=True)
-        self._verified[entry.path] = signature(entry.path)
-        return Found(entry.update, entry.path, payload, entry.manifest, rejected)
-
-    def _foreign(self, entry: Entry) -> str | None:
-        if self.run_id is None or entry.run_id == self.run_id:
-            return None
-        return f"it belongs to run {entry.run_id!r}, this is run {self.run_id!r}"
-
     # --- retention ---------------------------------------------------------------------------------------------------
 
-    def retain(self, best: int | None = None) -> Updates:
+    def retain(self, best: int | None = None) -> list[int]:
         """Remove what is no longer needed; returns the updates removed. Call it after a publication.
 
         Stays: the last `keep` healthy verified ones, the newest, the one just published, best, milestones, whatever is
@@ -226,32 +169,48 @@ class CheckpointStore:
             stay = {*healthy[: self.keep], best, self._last, *(entry.update for entry in mine[:1])}
             stay |= {update for update in healthy if self.milestone_every and update % self.milestone_every == 0}
             leave = [entry for entry in mine if entry.update not in stay] if healthy else []
-            gone = self._uncommit([entry.path for entry in leave + doubles])
-            for path in gone:
-                remove_tree(path, self._files)
+            if leave or doubles:
+                self._remove(self._uncommit([entry.path for entry in leave + doubles]))
             return sorted(entry.update for entry in leave)
 
-    def sweep(self) -> Paths:
+    def sweep(self) -> list[Path]:
         """Remove what a dead writer left: unfinished, half removed. Only at the start of a run, under its lock."""
         with self._busy, storage_errors(f"clean up {self.folder}"):
             paths = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
             debris = [path for path in paths if DEBRIS.fullmatch(path.name) and path.name not in self._active]
             for path in debris:
-                if path.is_dir() and not path.is_symlink():
-                    remove_tree(path, self._files)
-                else:
-                    self._files.remove(path)
+                remove_tree(path, self._files)
             return debris
 
-    def _uncommit(self, paths: Paths) -> Paths:
-        """Take the name of a checkpoint away, durably, before any of its files go."""
+    def set_aside_after(self, update: int) -> list[Path]:
+        """Rename this run's checkpoints above an update, when it goes on from there: they are another future now.
+
+        They are kept, under names that are neither chosen nor counted nor removed. Raises StorageError.
+        """
+        with self._busy, storage_errors(f"set checkpoints in {self.folder} aside"):
+            later = [entry.path for entry in scan(self.folder) if entry.update > update and not self._foreign(entry)]
+            aside = [self._set_aside(path) for path in later]
+            self._files.fsync_folder(self.folder)
+            return aside
+
+    def _set_aside(self, path: Path) -> Path:
+        target = self.folder / f"aside-{path.name}-{secrets.token_hex(4)}"
+        self._files.rename(path, target)
+        return target
+
+    def _uncommit(self, paths: list[Path]) -> list[Path]:
+        """Take the name of a checkpoint away before any of its files go."""
         gone = [self.folder / f".gone-{path.name}-{secrets.token_hex(4)}" for path in paths]
         for path, target in zip(paths, gone, strict=True):
             self._files.rename(path, target)
             self._verified.pop(path, None)
-        if gone:
-            self._files.fsync_folder(self.folder)
         return gone
+
+    def _remove(self, gone: list[Path]) -> None:
+        """Remove what has no name any more, once the disk knows that it has none."""
+        self._files.fsync_folder(self.folder)
+        for path in gone:
+            remove_tree(path, self._files)
 
     def _is_verified(self, entry: Entry) -> bool:
         """Verified once in this process and untouched since, or verified now."""
@@ -267,13 +226,15 @@ class CheckpointStore:
         """What checkpoints of this payload will need: keep, the best, so many milestones, and one being written."""
         one = need(Plan(payload))
         present = sum(
-            file.stat().st_size for entry in scan(self.folder) for file in entry.path.iterdir() if file.is_file()
+            sum(record["size"] for record in entry.manifest["files"].values())
+            for entry in scan(self.folder)
+            if entry.manifest
         )
         return Space(one, one * (self.keep + 2 + milestones), present, free_bytes(self.folder))
 
 
-def _none_usable(folder: Path, rejected: Rejects, which: str = "") -> CheckpointError:
-    reasons = "; ".join(f"{item.path.name}: {item.reason}" for item in rejected) or "there is none"
-    return CheckpointError(
-        f"no usable checkpoint{which} in {folder} ({reasons})", do="restore a copy, or start a new run"
-    )
+def _shortfall(temporary: Path, size: int) -> str:
+    with contextlib.suppress(OSError):
+        written = (temporary / STATE).stat().st_size
+        return f" after {written} of about {size} bytes, {size - written} missing"
+    return ""

@@ -89,12 +89,12 @@ DISK = Files()
 
 
 def remove_tree(path: Path, files: Files = DISK) -> None:
-    """Remove a folder and what is in it, one operation at a time; symbolic links are removed, never followed."""
+    """Remove a file, or a folder and what is in it, one operation at a time; symbolic links are never followed."""
+    if path.is_symlink() or not path.is_dir():
+        files.remove(path)
+        return
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False):
-            remove_tree(Path(entry.path), files)
-        else:
-            files.remove(Path(entry.path))
+        remove_tree(Path(entry.path), files)
     files.rmdir(path)
 
 

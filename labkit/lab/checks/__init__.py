@@ -2,8 +2,10 @@
 
 from labkit.lab.checks.frame import TODO, Check, Result, Verdict
 from labkit.lab.checks.passed import ProgressTable, table
+from labkit.lab.checks.seeding import check_evaluate, check_verdict
+from labkit.lab.checks.state_machine import check_update, check_what_moved
 
-PAGES: tuple[Check, ...] = ()
+PAGES: tuple[Check, ...] = (check_update, check_what_moved, check_evaluate, check_verdict)
 
 
 def my_progress() -> ProgressTable:
@@ -12,3 +14,4 @@ def my_progress() -> ProgressTable:
 
 
 __all__ = ["PAGES", "TODO", "Check", "ProgressTable", "Result", "Verdict", "my_progress"]
+__all__ += ["check_evaluate", "check_update", "check_verdict", "check_what_moved"]

@@ -14,10 +14,9 @@ import inspect
 import io
 import linecache
 import os
-import random
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NoReturn
@@ -25,6 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from labkit import randomness
 from labkit.errors import ConfigError
 from labkit.lab.checks import passed
 
@@ -199,11 +199,15 @@ def _is_library(filename: str) -> bool:
 @contextlib.contextmanager
 def undisturbed() -> Iterator[io.StringIO]:
     """What a check could disturb is as before afterwards: random streams, gradient mode, threads, output, warnings."""
-    streams = random.getstate(), np.random.get_state(), torch.get_rng_state()
     recording, threads, dtype = torch.is_grad_enabled(), torch.get_num_threads(), torch.get_default_dtype()
     printed = io.StringIO()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(printed):
+        quiet = (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(printed),
+        )
+        with randomness.preserved(), quiet[0], quiet[1], quiet[2]:
             warnings.simplefilter("ignore")
             torch.set_grad_enabled(True)
             torch.set_num_threads(1)
@@ -212,13 +216,13 @@ def undisturbed() -> Iterator[io.StringIO]:
         torch.set_grad_enabled(recording)
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
-        random.setstate(streams[0])
-        np.random.set_state(streams[1])
-        torch.set_rng_state(streams[2])
 
 
 def is_blank(answer: Any) -> bool:
-    """TODO, None, `...`, or a function whose body does nothing but return None."""
+    """TODO, None, `...`, a table or list of nothing but those, or a function that does nothing but return None."""
+    if isinstance(answer, (Mapping, list, tuple)):
+        entries = list(answer.values() if isinstance(answer, Mapping) else answer)
+        return bool(entries) and all(entry is TODO or entry is None or entry is ... for entry in entries)
     if answer is TODO or answer is None or answer is ...:
         return True
     code = getattr(inspect.unwrap(answer) if callable(answer) else answer, "__code__", None)

@@ -32,7 +32,8 @@ def _same_start() -> Iterator[None]:
     torch.set_num_threads(1)
     before = (torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision())
     yield
-    torch.use_deterministic_algorithms(before[0])
+    if torch.are_deterministic_algorithms_enabled() != before[0]:  # the call itself imports a compiler: seconds
+        torch.use_deterministic_algorithms(before[0])
     torch.set_float32_matmul_precision(before[1])
     torch.set_default_dtype(torch.float32)
     torch.set_num_threads(1)

@@ -16,7 +16,6 @@ import torch
 from labkit import randomness
 from labkit.build import Parts, build, build_feed
 from labkit.config import RunConfig
-from labkit.device import synchronize
 from labkit.evaluate import decide, evaluate_state, metric_value
 from labkit.loop import Attempt, Loop
 from labkit.recipe import Recipe
@@ -43,8 +42,7 @@ class Engine:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.config = parts.config
-        device = torch.device(parts.config.device)
-        self.stages = Stages(parts.config.profile, lambda: synchronize(device))
+        self.stages = Stages(parts.config.profile, parts.config.device)
         self._streams = randomness.capture(parts.state.generators, parts.state.devices)
         self._feed = build_feed(parts, parts.config)
         self._feed.at(parts.state.cursor)

@@ -32,7 +32,7 @@ def identity(config: RunConfig, model: nn.Module, recipe: Recipe, splits: Splits
         "architecture": architecture(model),
         "data": {name: {"length": n, "digest": (prints or {}).get(name)} for name, n in lengths.items()},
         "machine": {
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "device": _device_name(config.device),
             "threads": config.threads,
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),

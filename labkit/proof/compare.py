@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.checkpoint import CheckpointStore
+from labkit.config import MAY_CHANGE
 from labkit.errors import LabkitError, ProofError
 from labkit.identity import mismatches
 from labkit.records.lines import read_lines
@@ -139,7 +140,7 @@ def compare(left: Path | str, right: Path | str) -> Comparison:
     difference = first_difference(*records)
     equal_until, differs_at, parts = _compare_states(folders, metas)
     config = mismatches({"config": metas[0]["config"]}, {"config": metas[1]["config"]})
-    notable = [m for m in config if m.field.removeprefix("config.") not in _ENDS]
+    notable = [m for m in config if m.field.removeprefix("config.") not in MAY_CHANGE]
     return Comparison(
         left=folders[0].name, right=folders[1].name, equal=difference is None and differs_at is None,
         attempts=min(len(merged(lines)) for lines in records), difference=difference, state_equal_until=equal_until,
@@ -147,9 +148,6 @@ def compare(left: Path | str, right: Path | str) -> Comparison:
         config=tuple(f"{m.field.removeprefix('config.')} is {m.saved!r} and {m.present!r}" for m in notable),
         inexact=tuple(folder.name for folder in folders if _was_overridden(folder)),
     )  # fmt: skip
-
-
-_ENDS = frozenset({"updates", "epochs", "examples", "tokens", "seconds"})
 
 
 def _was_overridden(folder: RunFolder) -> bool:

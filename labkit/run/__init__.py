@@ -24,11 +24,14 @@ from labkit.records.attempts import AttemptLog, read_attempts
 from labkit.records.environment import environment
 from labkit.records.tails import last_record, truncate_after
 from labkit.run.folder import RunFolder
+from labkit.run.inspect import Checked, Replay, replay, verify
 from labkit.run.session import Observer, Outcome, Session, check_target
 
 FORMAT = 1
 
-__all__ = ["Observer", "Outcome", "RunFolder", "Session", "resume", "start"]
+__all__ = [
+    "Checked", "Observer", "Outcome", "Replay", "RunFolder", "Session", "replay", "resume", "start", "verify",
+]  # fmt: skip
 
 
 def start(

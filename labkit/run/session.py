@@ -91,6 +91,11 @@ class Session:
         """Seconds that this run has worked, all its processes and abandoned tails together."""
         return self._seconds_before + time.monotonic() - self._began
 
+    @property
+    def totals(self) -> dict[str, Total]:
+        """Every metric of the last evaluation in this process; empty before the first."""
+        return dict(self._totals or {})
+
     def change(self, **settings: Any) -> None:
         """Change fields that may change in a run, such as updates=200. Raises ConfigError for others."""
         for name in settings:
@@ -367,7 +372,7 @@ class Session:
             total = self._totals[self.config.metric]
             metric = {"name": self.config.metric, "sum": total.sum, "count": total.count}
         self._attempts.end(
-            status, error=error, stage=self.engine.stages.present if error is not None else None, metric=metric,
+            status, error=error, stage=self.engine.stages.failed(error) if error is not None else None, metric=metric,
             selected={"update": self.state.best.update} if self.state.best.update is not None else None,
             measured={
                 "seconds": self.seconds_used - self._seconds_before, "seconds_used": self.seconds_used,

@@ -8,6 +8,7 @@ import html
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -160,16 +161,9 @@ def _find(top: Path) -> Iterator[Run]:
         waiting += [(Path(entry.path), f"{name}/{entry.name}" if name else entry.name) for entry in below]
 
 
-def _key(name: str) -> list[tuple[int, int | str]]:
-    """Sorts run-2 before run-10."""
-    parts: list[tuple[int, int | str]] = []
-    text = ""
-    for character in name + "\0":
-        if text and text[-1].isdecimal() != character.isdecimal():
-            parts.append((0, int(text)) if text.isdecimal() else (1, text))
-            text = ""
-        text += character
-    return parts
+def _key(name: str) -> list[tuple[int, str]]:
+    """Sorts run-2 before run-10; text stands at even places, so that like is compared with like."""
+    return [(int(part), "") if place % 2 else (0, part) for place, part in enumerate(re.split("([0-9]+)", name))]
 
 
 def _config_of(run: Run) -> dict[str, Any]:

@@ -69,7 +69,9 @@ class Loop:
         enter("data")
         fetched = self.feed.next()
         enter("transfer")
-        batches = [to_device(batch, self.device) for batch in fetched.microbatches]
+        batches = fetched.microbatches
+        if self.device.type != "cpu":
+            batches = [to_device(batch, self.device) for batch in batches]
         counts = [self.recipe.count(batch) for batch in batches]
         total_count = sum(counts)
         rates_used = self._rates()
@@ -79,7 +81,7 @@ class Loop:
         # 2, 3 forward and backward: each microbatch adds its share of sum / total count
         self.torn = "forward"
         buffers = self._buffers()
-        state.optimizer.zero_grad(set_to_none=True)
+        state.optimizer.zero_grad(set_to_none=True)  # also what a refused attempt left
         loss: Tensor | float = 0.0
         for batch, count in zip(batches, counts, strict=True):
             if count == 0:
@@ -145,7 +147,6 @@ class Loop:
                 state.ema.update(state.model)
         elif skipped == "no valid targets":
             counters.empty += 1
-        state.optimizer.zero_grad(set_to_none=True)
         self.stages.enter("record")
         self.torn = None
         return Attempt(

@@ -67,13 +67,20 @@ def torch_generator(*parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(key(*parts))
 
 
-def seed_all(*parts: int | str) -> None:
-    """Seed the global streams: python, numpy, torch CPU and every CUDA device, each with a key of its own."""
+def seed_cpu(*parts: int | str) -> None:
+    """Seed the global streams of python, numpy and torch on the CPU only: what a worker process may touch."""
     import torch
 
     random.seed(key("python", *parts))
     np.random.seed(np.frombuffer(_digest(("numpy", *parts), 16), np.uint32))
     torch.default_generator.manual_seed(key("torch", *parts))
+
+
+def seed_all(*parts: int | str) -> None:
+    """Seed the global streams: python, numpy, torch CPU and every CUDA device, each with a key of its own."""
+    import torch
+
+    seed_cpu(*parts)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(key("cuda", *parts))
 
@@ -101,9 +108,7 @@ def capture(generators: Mapping[str, Explicit] | None = None, devices: Sequence[
     }
 
 
-def check(
-    saved: Saved, generators: Mapping[str, Explicit] | None = None, devices: Sequence[torch.device] = ()
-) -> None:
+def check(saved: Saved, generators: Mapping[str, Explicit] | None = None, devices: Sequence[torch.device] = ()) -> None:
     """Raise what restore would raise, changing nothing: every saved state is tried on a stand-in."""
     import torch
 

@@ -17,7 +17,6 @@ from labkit.config import OptionValue, RunConfig
 from labkit.errors import DataError
 from labkit.recipe import Option, Recipe, Splits
 from labkit.recipes import shipped
-from labkit.weighting import count_valid, cross_entropy_sum
 
 FILES = {part: f"digits-{part}.csv" for part in ("train", "validation", "test")}
 SIDE, CLASSES = 8, 10
@@ -81,11 +80,11 @@ class Digits(Recipe):
     def objective(self, model: nn.Module, batch: Example) -> tuple[Tensor, int]:
         """Summed cross entropy in nats and the number of images."""
         images, labels = batch
-        return cross_entropy_sum(model(images), labels)
+        return nn.functional.cross_entropy(model(images), labels, reduction="sum"), len(labels)
 
     def count(self, batch: Example) -> int:
         """The number of images."""
-        return count_valid(batch[1])
+        return len(batch[1])
 
     def collate(self, examples: Any) -> Example:
         """A batch from a list of examples; one that `DigitData.__getitems__` made passes through."""
@@ -98,7 +97,7 @@ class Digits(Recipe):
         """Loss and accuracy, as (sum, count)."""
         images, labels = batch
         scores = model(images)
-        summed, count = cross_entropy_sum(scores, labels)
+        summed, count = nn.functional.cross_entropy(scores, labels, reduction="sum"), len(labels)
         return {"loss": (summed, count), "accuracy": ((scores.argmax(1) == labels).sum(), count)}
 
     def fingerprint(self, config: RunConfig) -> Mapping[str, str]:

@@ -31,6 +31,9 @@ from labkit.weighting import Total
 
 Observer = Callable[[Attempt], None]
 
+LOOK_SECONDS = 0.2
+"""How often the run folder is looked at for a request."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -66,6 +69,7 @@ class Session:
         self._trajectory, self._signals = LineLog(folder.trajectory), LineLog(folder.signals)
         self._seconds_before, self._began = seconds_before, time.monotonic()
         self._saved_at = time.monotonic()
+        self._look_at = 0.0
         self._since = (time.perf_counter(), parts.state.counters.examples, parts.state.counters.tokens)
         self._totals: dict[str, Total] | None = None
         self._ended: tuple[str, BaseException | None] = ("stopped", None)
@@ -263,6 +267,11 @@ class Session:
         return None
 
     def _read_requests(self) -> None:
+        """Files named save and stop in the run folder; looked for a few times a second, not at each boundary."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
         for path, wish in ((self.folder.save_request, self.wishes.request_save), (self.folder.stop_request, self._stop_by_file)):
             if path.exists():
                 path.unlink(missing_ok=True)

@@ -1,0 +1,3 @@
+demo.launch()
+demo.launch(share=False)
+rocket.launch()

@@ -1,0 +1,4 @@
+from pyngrok import ngrok
+
+demo.launch(share=True)  # expect: high
+ngrok.connect(7860)  # expect: high

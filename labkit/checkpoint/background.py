@@ -70,4 +70,6 @@ class BackgroundSaver:
         try:
             self._published = self._store.publish_plain(update, state, facts)
         except BaseException as error:  # carried to the training thread, which raises it at its next boundary
+            if not threading.main_thread().is_alive():  # the program is over and nobody will ask: say it on stderr
+                raise
             self._error = error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from labkit.files import spread
 
 _LARGE = 8 * 1024 * 1024
 
@@ -117,8 +117,7 @@ def run(copies: list[tuple[Tensor, Tensor]]) -> None:
     for target, source in here:
         target.copy_(source)
     if rest:
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1), "labkit-copy") as pool:
-            list(pool.map(lambda pair: pair[0].copy_(pair[1]), rest))
+        spread(lambda pair: pair[0].copy_(pair[1]), rest)
 
 
 def _whole(tensors: list[Tensor], region: Region) -> bool:

@@ -17,7 +17,7 @@ from labkit.files.disk import (
     write_file,
     write_text_durably,
 )
-from labkit.files.hashing import PIECE, HashingWriter, file_digests
+from labkit.files.hashing import PIECE, HashingWriter, file_digests, spread
 from labkit.files.locking import lock
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "is_regular",
     "lock",
     "remove_tree",
+    "spread",
     "storage_error",
     "storage_errors",
     "write_file",

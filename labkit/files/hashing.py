@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
+from typing import TypeVar
 
 from labkit.files.disk import Files
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 PIECE = 16 * 1024 * 1024
 """Bytes per digest, so that several threads can check one file. By hand: `split -b 16M --filter=sha256sum state.pt`."""
@@ -69,7 +74,12 @@ class HashingWriter:
             self._small.clear()
 
     def _put(self, view: memoryview) -> None:
-        hashing = self._pool.submit(self._update, view)
+        try:
+            hashing = self._pool.submit(self._update, view)
+        except RuntimeError:  # the interpreter is shutting down and starts no more threads
+            self._update(view)
+            self._files.write(self._handle, view)
+            return
         try:
             self._files.write(self._handle, view)
         finally:
@@ -86,11 +96,19 @@ class HashingWriter:
             view = view[len(part) :]
 
 
+def spread(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """[function(item) for item in items] by a few threads, for work that lets go of Python's lock: hashing, copying."""
+    with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1, len(items))), "labkit") as pool:
+        try:
+            futures = [pool.submit(function, item) for item in items]
+        except RuntimeError:  # the interpreter is shutting down and starts no more threads
+            return [function(item) for item in items]
+        return [future.result() for future in futures]
+
+
 def file_digests(path: Path, size: int) -> list[str]:
     """SHA-256 of each PIECE of a file of `size` bytes, read from the disk by a few threads."""
-    starts = range(0, max(size, 1), PIECE)
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1, len(starts)), "labkit-hash") as pool:
-        return list(pool.map(lambda start: _piece_digest(path, start), starts))
+    return spread(lambda start: _piece_digest(path, start), range(0, max(size, 1), PIECE))
 
 
 def _piece_digest(path: Path, start: int) -> str:

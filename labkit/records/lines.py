@@ -187,7 +187,7 @@ def parse(path: Path, number: int, line: bytes, last: bool) -> dict[str, Any] | 
     try:
         record = json.loads(line)
     except ValueError as error:
-        if last or not line.strip(b"\0\n"):
+        if last:
             return None
         raise _not_ours(path, number) from error
     if not isinstance(record, dict):

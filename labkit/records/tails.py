@@ -84,7 +84,7 @@ def last_record(path: Path | str) -> dict[str, Any] | None:
         return None
     end = path.stat().st_size
     for start, line in _backwards(path):
-        record = parse(path, 0, line, last=start + len(line) == end)
+        record = parse(path, 0, line, last=start + len(line) == end and not line.endswith(b"\n"))
         if record is not None:
             revived = revive(record)
             assert isinstance(revived, dict)

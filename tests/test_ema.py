@@ -304,6 +304,18 @@ def test_k05_01_a_split_average_equals_the_straight_one(stop: int, buffers: Any)
     }
 
 
+def test_a_loaded_buffer_policy_rules_the_next_update() -> None:
+    model, ema = _trained(buffers="average")
+    other = Ema(model, 0.9, buffers="copy")
+    other.update(model)  # sorted its tensors by its own policy already
+    other.load_state_dict(ema.state_dict())
+    for average_ in (ema, other):
+        with torch.no_grad():
+            model.norm.running_mean.fill_(5.0)
+        average_.update(model)
+    assert same(average(other), average(ema)) and not (average(ema)["norm.running_mean"] == 5.0).any()
+
+
 def test_loading_copies_and_can_be_repeated() -> None:
     model, ema = _trained()
     saved = copy.deepcopy(ema.state_dict())

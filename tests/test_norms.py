@@ -45,7 +45,7 @@ def test_huge_finite_entries_have_a_finite_norm() -> None:
 def test_tiny_entries_do_not_vanish() -> None:
     gradients = [torch.tensor([3e-30, 4e-30])]
     assert get_total_norm(gradients).item() == 0.0
-    assert gradient_norm(gradients) == pytest.approx(5e-30, rel=1e-6)
+    assert gradient_norm(gradients) == pytest.approx(5e-30, rel=1e-6, abs=0.0)
 
 
 @pytest.mark.parametrize(("entry", "seen"), [(NAN, "nan"), (INF, "inf"), (-INF, "inf")])
@@ -193,7 +193,7 @@ def test_layer_norms_survive_huge_tiny_and_nan_gradients() -> None:
     model[2].weight.grad, model[2].bias.grad = torch.tensor([[INF]]), torch.tensor([NAN])
     found = layer_norms(model)
     assert found["0"].gradient == pytest.approx(5e19, rel=1e-6)
-    assert found["1"].gradient == pytest.approx(5e-30, rel=1e-6)
+    assert found["1"].gradient == pytest.approx(5e-30, rel=1e-6, abs=0.0)
     assert found["2"].gradient is not None and math.isnan(found["2"].gradient)
 
 

@@ -48,7 +48,9 @@ def test_the_puzzles_read_the_same_twice_and_hold_no_measured_loss():
 
 
 def test_each_lost_piece_shows_first_where_the_lesson_says_it_does():
-    first = {page.lost[letter]: next(row[0] for row in p.rows() if "≠" in row) for letter, p in checks.puzzles().items()}
+    first = {
+        page.lost[letter]: next(row[0] for row in p.rows() if "≠" in row) for letter, p in checks.puzzles().items()
+    }
     assert first == {
         "cursor": "indices",
         "schedule": "rate",

@@ -201,3 +201,10 @@ def test_the_table_of_progress_shows_open_and_passed(tmp_path, monkeypatch):
     check_double(lambda n: 2 * n)
     table = passed.table(rows)
     assert table.rows[0][3] and not table.rows[1][3] and "1 of 2 passed" in table._repr_html_()
+
+
+def test_every_exercise_has_its_own_name_a_lesson_minutes_and_a_written_contract():
+    every = lab.checks.ALL
+    assert len(every) >= 16 and len({one.exercise for one in every}) == len(every)
+    assert all(one.minutes > 0 and one.lesson[:2].isdigit() and one.__doc__ for one in every)
+    assert len(lab.my_progress().rows) == len(every)

@@ -132,10 +132,11 @@ class _Stop(Exception):
 
 
 def not_yet(
-    name: str, message: str = "", *, expected: str = "", seen: str = "", smallest: str = "", try_next: str = ""
+    name: str, message: str = "", *, expected: str, seen: str, smallest: str = "", try_next: str = ""
 ) -> NoReturn:
     """End the check: the answer is wrong in a way that has a name."""
-    raise _Stop(Result("", Verdict.NOT_YET, name, message, expected, seen, smallest, try_next))
+    following = try_next or "Work the smallest failing input by hand and compare with what you see."
+    raise _Stop(Result("", Verdict.NOT_YET, name, message, expected, seen, smallest, following))
 
 
 def cannot(message: str, try_next: str = "") -> NoReturn:

@@ -23,6 +23,7 @@ from labkit.files import DISK, PIECE, Files, HashingWriter, file_digests, is_reg
 STATE, MANIFEST = "state.pt", "manifest.json"
 FORMAT, KIND = 1, "resume"
 _MANIFEST_LIMIT = 16 * 1024 * 1024
+_PROTOCOL = b"\x80\x02"  # how a pickle of protocol 2 begins
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RECORD = re.compile(
     r"archive/(data\.pkl|version|byteorder|\.format_version|\.storage_alignment|data/\d+|\.data/serialization_id)"
@@ -40,7 +41,7 @@ def write_state(path: Path, state: Mapping[str, Any], files: Files = DISK) -> di
     try:
         writer = HashingWriter(files, handle)
         try:
-            torch.save(state, cast(IO[bytes], writer))
+            torch.save(state, cast(IO[bytes], writer), pickle_protocol=2)
         finally:
             writer.finish()
         files.fsync(handle)
@@ -173,14 +174,23 @@ def _mappable(path: Path) -> bool:
 def _check_archive(path: Path) -> None:
     """Stored, not compressed (no file can grow in memory), with the record names of torch.save and nothing else."""
     try:
+        size = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
+            for entry in entries:
+                _check_record(path, entry, size)
+            pickled = archive.read("archive/data.pkl")
+    except CheckpointError:
+        raise
     except Exception as error:  # zipfile has several errors for damaged directories
         raise CheckpointError(f"{path.name} is not an archive as torch.save writes it: {error}") from error
-    size = path.stat().st_size
-    for entry in entries:
-        stored = entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
-        if not stored or not _RECORD.fullmatch(entry.filename) or entry.header_offset + entry.file_size > size:
-            raise CheckpointError(f"{path.name} has a record that torch.save does not write: {entry.filename[:80]!r}")
+    if not pickled.startswith(_PROTOCOL):
+        raise CheckpointError(f"{path.name} has another pickle protocol than torch.save writes")
     if len({entry.filename for entry in entries}) != len(entries):
         raise CheckpointError(f"{path.name} has two records of one name")
+
+
+def _check_record(path: Path, entry: zipfile.ZipInfo, size: int) -> None:
+    stored = entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
+    if not stored or not _RECORD.fullmatch(entry.filename) or entry.header_offset + entry.file_size > size:
+        raise CheckpointError(f"{path.name} has a record that torch.save does not write: {entry.filename[:80]!r}")

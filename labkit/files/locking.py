@@ -38,9 +38,11 @@ def lock(folder: Path) -> Iterator[None]:
     try:
         about = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S%z")}
         write_text_durably(note, json.dumps(about) + "\n")
-        yield
-        with contextlib.suppress(OSError):
-            note.unlink()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # a note that stays behind means nothing without the lock
+                note.unlink()
     finally:
         held.release()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -113,7 +114,7 @@ def prove(
     with tempfile.TemporaryDirectory(prefix="labkit-proof-") as temporary:
         place = Path(folder) if folder is not None else Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
-        bench = _Bench(place, recipe, _settings(config), jobs, progress)
+        bench = Bench(place, recipe, _settings(config), jobs, progress)
         result = bench.prove(config, stops)
         if not result.exact and diagnose:
             from labkit.proof.diagnose import diagnose as look
@@ -131,7 +132,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     return {**options, **values, "save_every": 0, "save_seconds": None, "save_epoch_end": False}
 
 
-class _Bench:
+class Bench:
     """The folder of one proof and the processes that work in it."""
 
     def __init__(
@@ -175,7 +176,7 @@ class _Bench:
         for part, stop in enumerate(chain):
             following = chain[part + 1] if part + 1 < len(chain) else None
             own = self.path(f"chain-{name}-{part}")
-            _copy_tree(folder, own)
+            self.copy(folder, own)
             after = self.path(f"chain-{name}-{part}-after")
             job = Job(
                 "continue", own, self.path(f"chain-{name}-{part}.jsonl"), until=following,
@@ -184,13 +185,19 @@ class _Bench:
             lines = self.run(job)
             records = [line for line in records if line["attempt"] <= stop] + lines[bool(records) :]
             folder = after
-        tail = [line for line in self.straight if line["attempt"] >= chain[0]]
-        head = {"attempt": tail[0]["attempt"], "update": tail[0]["update"]}  # the restored boundary has no record
-        tail[0] = {**head, **{n: v for n, v in tail[0].items() if n in records[0]}}
-        return Row(chain, len(records), first_difference(tail, records))
+        return Row(chain, len(records), self.difference_after(chain[0], records))
+
+    def difference_after(self, stop: int, records: list[dict[str, Any]]) -> Difference | None:
+        """The first difference from the straight run, from the restored boundary on, which has digests but no record."""
+        tail = [line for line in self.straight if line["attempt"] >= stop]
+        tail[0] = {name: value for name, value in tail[0].items() if name in records[0]}
+        return first_difference(tail, records)
 
     def path(self, name: str) -> str:
         return str(self.place / name)
+
+    def copy(self, source: str, target: str) -> None:
+        shutil.copytree(source, target)
 
     def run(self, job: Job) -> list[dict[str, Any]]:
         """A fresh process for the job; the boundaries that it wrote down. Raises ProofError with its last words."""
@@ -213,12 +220,6 @@ class _Bench:
 def _search_path() -> list[str]:
     """Where this process finds labkit and the user's modules, for a process that starts in the same folder."""
     return [str(Path(__file__).resolve().parents[2]), *(path for path in sys.path if path)]
-
-
-def _copy_tree(source: str, target: str) -> None:
-    import shutil
-
-    shutil.copytree(source, target)
 
 
 def _chains(stops: str | Sequence[int | Stop], last: int) -> list[Stop]:

@@ -348,6 +348,7 @@ def lab_arguments(port: int, root: Path, page: str) -> list[str]:
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",
+        "--KernelManager.transport_encryption=auto",  # else each kernel warns that other users could listen
         "--log-level=WARN",
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -506,6 +507,7 @@ def execute_lesson(path: Path) -> str:
         kernel_name="python3",
         store_widget_state=False,
         record_timing=False,
+        extra_arguments=["--log-level=ERROR"],  # a lesson's progress lines are not the place for kernel chatter
         resources={"metadata": {"path": str(path.parent)}},
     )
     try:

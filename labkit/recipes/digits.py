@@ -19,7 +19,7 @@ from labkit.recipe import Option, Recipe, Splits
 from labkit.recipes import shipped
 
 FILES = {part: f"digits-{part}.csv" for part in ("train", "validation", "test")}
-SIDE, CLASSES = 8, 10
+SIDE, CLASSES, INK = 8, 10, 16
 NOISE = 0.05
 
 Example = tuple[Tensor, Tensor]
@@ -50,7 +50,7 @@ def load(part: str) -> DigitData:
         raise DataError(f"the digits have no part {part!r}", "one of " + ", ".join(FILES), "choose one of them")
     lines = shipped.read(FILES[part]).split()
     table = np.array([line.split(",") for line in lines], dtype=np.int64)
-    images = torch.from_numpy(table[:, 1:]).to(torch.float32).div(16).reshape(-1, 1, SIDE, SIDE)
+    images = torch.from_numpy(table[:, 1:]).to(torch.float32).div(INK).reshape(-1, 1, SIDE, SIDE)
     return DigitData(images, torch.from_numpy(table[:, 0].copy()))
 
 
@@ -103,6 +103,23 @@ class Digits(Recipe):
     def fingerprint(self, config: RunConfig) -> Mapping[str, str]:
         """SHA-256 of the file of each split."""
         return shipped.fingerprint({part: FILES[part] for part in ("train", "validation")})
+
+    def describe_export(self, config: RunConfig) -> Mapping[str, Any]:
+        """What an exported model is told apart from its weights: labels, how pixels become an image."""
+        return {
+            "labels": [str(number) for number in range(CLASSES)],
+            "inputs": {"kind": "numbers", "each": SIDE * SIDE, "meaning": "ink of each pixel, 0 to 16, row by row"},
+            "preprocessing": {"divide_by": INK, "shape": [1, SIDE, SIDE]},
+            "decoding": {},
+        }
+
+    def predict(self, model: nn.Module, inputs: Any, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """Label and probabilities of each image: rows of 64 numbers 0..16, or a tensor (n, 1, 8, 8) in 0..1."""
+        if not isinstance(inputs, Tensor):
+            inputs = torch.tensor(inputs, dtype=torch.float32).div(INK).reshape(-1, 1, SIDE, SIDE)
+        rows = probabilities(model, inputs.to(next(model.parameters()).device)).tolist()
+        named = [dict(zip(labels, row, strict=True)) for row in rows]
+        return [{"label": max(chances, key=chances.__getitem__), "probabilities": chances} for chances in named]
 
 
 def mlp() -> nn.Sequential:

@@ -167,6 +167,32 @@ class Names(Recipe):
         files = shipped.fingerprint({part: FILES[part] for part in ("train", "validation")})
         return {**files, "vocabulary": Vocabulary(load_names("train")).letters}
 
+    def describe_export(self, config: RunConfig) -> Mapping[str, Any]:
+        """What an exported model is told apart from its weights: the letters, and how names are drawn by default."""
+        return {
+            "vocabulary": Vocabulary(load_names("train")).letters,
+            "inputs": {"kind": "text", "meaning": "how each name begins; may be empty"},
+            "preprocessing": {"marks": {"padding": PADDING, "start": START, "end": END}, "context": CONTEXT},
+            "decoding": {"seed": 0, "temperature": 1.0, "count": 1, "longest": 20},
+        }
+
+    def rebuild(self, config: RunConfig, description: Mapping[str, Any]) -> nn.Module:
+        """The network for the letters that an export names; the data is not needed."""
+        return NameModel(Vocabulary([description["vocabulary"]]))
+
+    def predict(
+        self, model: nn.Module, inputs: Any, seed: int, temperature: float, count: int, longest: int
+    ) -> list[dict[str, Any]]:
+        """`count` invented names for each prompt in inputs (None: one empty prompt), each prompt from the same seed."""
+        answers = []
+        for prompt in inputs if inputs is not None else [""]:
+            generator = torch.Generator().manual_seed(seed)
+            names = invent(
+                model, prompt, count=count, temperature=temperature, generator=generator, longest=longest
+            )  # fmt: skip
+            answers += [{"prompt": prompt, "output": name, "seed": seed, "temperature": temperature} for name in names]
+        return answers
+
     def samples(self, model: nn.Module, config: RunConfig) -> Sequence[Mapping[str, Any]]:
         """Five invented names, always from the same random numbers."""
         names = invent(model, count=5, generator=torch.Generator().manual_seed(0))

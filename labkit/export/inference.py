@@ -1,0 +1,294 @@
+"""The inference artefact: made of a run, rebuilt and used in a fresh process. Lesson 09."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from labkit import randomness
+from labkit.build import Parts, build
+from labkit.checkpoint import Found
+from labkit.config import RunConfig, from_dict
+from labkit.device import resolve as resolve_device
+from labkit.errors import CheckpointError, ExportError
+from labkit.evaluate import carrying_average, leaving_no_trace
+from labkit.export.artefact import Artefact, publish, read
+from labkit.export.trial import equal_on, real_batches
+from labkit.export.weights import Contents, contents, digest, load_weights
+from labkit.files import DISK, Files
+from labkit.recipe import Recipe
+from labkit.recipes import find
+from labkit.run.folder import RunFolder
+from labkit.state import architecture, check_model, load_model
+
+CODE: Final = "recipe.py"
+COMPLETE: Final = ("inference", "merged")
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A model ready for use, in eval mode, with what its artefact says."""
+
+    model: nn.Module
+    recipe: Recipe
+    config: RunConfig
+    artefact: Artefact
+    remarks: tuple[str, ...]
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """Labels, vocabulary, preprocessing, inputs and decoding settings, as the recipe described them."""
+        found: Mapping[str, Any] = self.artefact.about["description"]
+        return found
+
+    def predict(self, inputs: Any = None, **settings: Any) -> Sequence[Mapping[str, Any]]:
+        """What the recipe's predict() makes of the inputs: one mapping of plain values for each.
+
+        settings replace the stored decoding settings. Modes, buffers and global random streams stay as they were.
+        Raises ExportError for an unknown setting and for a recipe without predict().
+        """
+        known = dict(self.description.get("decoding", {}))
+        unknown = sorted(set(settings) - set(known))
+        if unknown:
+            raise ExportError(
+                f"there is no decoding setting {unknown[0]!r}", ", ".join(known) or "none", "leave it out"
+            )
+        predict = getattr(self.recipe, "predict", None)
+        if predict is None:
+            raise ExportError(
+                f"the recipe {self.config.recipe} has no predict()", "predict(model, inputs, **settings)", "write one"
+            )
+        if "labels" in self.description:
+            known["labels"] = self.description["labels"]
+        with leaving_no_trace(self.model), torch.no_grad():
+            found: Sequence[Mapping[str, Any]] = predict(self.model, inputs, **{**known, **settings})
+        return found
+
+
+# --- making one -----------------------------------------------------------------------------------------------------
+
+
+def export_inference(
+    run: Path | str,
+    target: Path | str,
+    *,
+    checkpoint: str | int = "best",
+    weights: str | None = None,
+    recipe: Recipe | None = None,
+    files: Files = DISK,
+) -> Artefact:
+    """Make an inference artefact of a run.
+
+    checkpoint: "best" (the newest when none was found best), "newest" or an update; weights: "raw" or "ema", by default
+    those that the run evaluated. The artefact is rebuilt from its own files, and must give the same bits on real
+    examples, before it gets its name. Raises ExportError, CheckpointError, StorageError and relatives.
+    """
+    source = open_run(run, checkpoint, recipe)
+    chosen = weights or source.config.eval_weights
+    if chosen not in ("raw", "ema") or (chosen == "ema" and source.parts.state.ema is None):
+        raise ExportError(f"weights={chosen!r}", "raw, or ema for a run with ema_decay", "choose the other")
+    callers = randomness.capture()
+    try:
+        state, splits = source.parts.state, source.parts.splits
+        config = source.config.changed(eval_weights=chosen)
+        with carrying_average(state, source.parts.recipe, config, splits.train):
+            stored = contents(state.model)
+            about = {**source.about(), "weights": chosen, **model_facts(state.model, stored)}
+            batches = real_batches(splits, source.parts.recipe, config.device)
+
+            def check(folder: Path) -> None:
+                again = load_inference(folder, recipe=source.parts.recipe)
+                equal_on(batches, source.parts.recipe, state.model, again.model, "the rebuilt model")
+
+            return publish(target, "inference", about, stored.tensors, source.code(), check, files)
+    finally:
+        randomness.restore({**callers, "generators": {}})
+
+
+def model_facts(model: nn.Module, stored: Contents) -> dict[str, Any]:
+    """What artefact.json says about a model's tensors."""
+    return {
+        "architecture": architecture(model),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "ties": stored.ties,
+        "hidden_buffers": stored.hidden,
+        "digest": digest(model),
+    }
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run opened for export: its recipe built again, with the weights of one checkpoint in the model."""
+
+    place: RunFolder
+    config: RunConfig
+    parts: Parts
+    found: Found
+
+    def about(self) -> dict[str, Any]:
+        """Recipe, config, description, provenance and training duration, as plain values."""
+        facts = self.found.manifest["facts"]
+        describe = getattr(self.parts.recipe, "describe_export", None)
+        training = {"seconds": facts["seconds_used"], "epochs": None, **facts["counters"]}
+        training["epochs"] = facts["counters"]["examples"] / max(len(self.parts.splits.train), 1)
+        about = {
+            "recipe": {"reference": self.config.recipe, "code": _code_facts(self.config.recipe)},
+            "config": facts["config"],
+            "description": describe(self.config) if describe else {},
+            "training": {name: training[name] for name in ("committed", "examples", "tokens", "epochs", "seconds")},
+            "evaluation": facts["evaluation"],
+            "provenance": {
+                "run": self.place.name,
+                "run_id": facts["run_id"],
+                "checkpoint": self.found.path.name,
+                "checkpoint_sha256": self.found.manifest["files"],
+                "data": facts["identity"]["data"],
+                "machine": facts["identity"]["machine"],
+                "exact": facts["exact"],
+                **_recorded(self.place),
+            },
+        }
+        plain: dict[str, Any] = _plain(about)
+        return plain
+
+    def code(self) -> dict[str, bytes]:
+        """The recipe's own file, when it is a file of the user's."""
+        path = recipe_file(self.config.recipe)
+        return {CODE: path.read_bytes()} if path is not None and path.is_file() else {}
+
+
+def open_run(run: Path | str, checkpoint: str | int, recipe: Recipe | None) -> Source:
+    """Build a run's recipe on the CPU and load a checkpoint's model (and average) into it. No random stream moves."""
+    place = RunFolder(Path(run))
+    meta, config = place.read_meta(), place.read_config()
+    if recipe is None and config.recipe.startswith("object:"):
+        raise ExportError(f"the run was started with an object ({config.recipe[7:]})", "that recipe", "pass recipe=")
+    config = config.changed(device="cpu")
+    found = _checkpoint(place, config, meta["run_id"], checkpoint)
+    callers = randomness.capture()
+    try:
+        parts = build(recipe or find(config.recipe), config)
+        check_model(parts.state.model, found.payload["model"])
+        load_model(parts.state.model, found.payload["model"])
+        if parts.state.ema is not None:
+            parts.state.ema.load_state_dict(found.payload["ema"])
+    finally:
+        randomness.restore({**callers, "generators": {}})
+    return Source(place, config, parts, found)
+
+
+def _checkpoint(place: RunFolder, config: RunConfig, run_id: str, which: str | int) -> Found:
+    store = place.store(config, run_id)
+    if isinstance(which, int):
+        return store.load(which)
+    if which not in ("best", "newest"):
+        raise ExportError(f"checkpoint={which!r}", "best, newest, or the number of an update", "choose one of them")
+    newest = store.newest()
+    best = newest.payload["best"]["update"]
+    if newest.manifest["facts"]["dry_run"]:
+        raise CheckpointError(f"{newest.path.name} is the checkpoint of a dry run", "one of a real run", "start one")
+    return newest if which == "newest" or best in (None, newest.update) else store.load(best)
+
+
+def _recorded(place: RunFolder) -> dict[str, Any]:
+    """Code revision and packages of the run. Local changes are told by their digest: the patch stays with the run."""
+    try:
+        env = json.loads(place.environment.read_bytes())
+        git = env["git"]
+        patch = git.get("patch") if isinstance(git, dict) else None
+        commit = git.get("commit") if isinstance(git, dict) else None
+        changes = hashlib.sha256(patch.encode(errors="surrogateescape")).hexdigest() if patch else None
+        return {"code": {"commit": commit, "changes_sha256": changes}, "packages": env["packages"]}
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        return {"code": None, "packages": None, "unreadable": type(error).__name__}
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no nonfinite numbers: they are written as words, as in the records."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# --- using one ------------------------------------------------------------------------------------------------------
+
+
+def load_inference(
+    folder: Path | str, *, recipe: Recipe | None = None, run_code: bool = False, device: str = "cpu"
+) -> Inference:
+    """Rebuild the model of an inference or merged artefact, in eval mode on the device.
+
+    A recipe that came from a file of yours is found there again if that file is unchanged; run_code=True runs the copy
+    inside the artefact instead: look at it first (`labkit review FOLDER`). Raises ExportError.
+    """
+    artefact = read(folder, COMPLETE)
+    about = artefact.about
+    try:
+        config = from_dict(about["config"]).changed(device=device)
+        found = recipe or _find(artefact, run_code)
+        callers = randomness.capture()
+        try:
+            randomness.seed_all("build", config.seed)
+            rebuild = getattr(found, "rebuild", None)
+            model = rebuild(config, about["description"]) if rebuild else found.model(config)
+        finally:
+            randomness.restore({**callers, "generators": {}})
+        model = model.to(resolve_device(device))
+        remarks = load_weights(model, artefact.tensors(), about["ties"])
+        seen = digest(model)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ExportError(
+            f"{folder} is described incompletely ({type(error).__name__}: {error})", "what was exported", "export again"
+        ) from error
+    if seen != about["digest"]:
+        raise ExportError(
+            f"the rebuilt model has digest {seen}",
+            f"{about['digest']}",
+            "use the recipe that the artefact was made with",
+        )
+    return Inference(model.eval(), found, config, artefact, tuple(remarks))
+
+
+def recipe_file(reference: str) -> Path | None:
+    """The file of a "path/to/file.py:attribute" reference."""
+    path, colon, _ = reference.rpartition(":")
+    return Path(path).expanduser() if colon and path.endswith(".py") else None
+
+
+def _code_facts(reference: str) -> dict[str, Any] | None:
+    path = recipe_file(reference)
+    if path is None or not path.is_file():
+        return None
+    return {"file": CODE, "attribute": reference.rpartition(":")[2], "sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _find(artefact: Artefact, run_code: bool) -> Recipe:
+    reference, code = artefact.about["recipe"]["reference"], artefact.about["recipe"]["code"]
+    if reference.startswith("object:"):
+        raise ExportError(f"the recipe was an object ({reference[7:]})", "that recipe", "pass recipe=")
+    if code is None:
+        return find(reference)
+    if run_code:
+        return find(f"{artefact.path / CODE}:{code['attribute']}")
+    path = recipe_file(reference)
+    if path is not None and path.is_file() and _sha256(path) == code["sha256"]:
+        return find(reference)
+    raise ExportError(
+        f"the recipe's file {reference.rpartition(':')[0]} is not here, or has changed",
+        "the file that the run was made with",
+        f"pass recipe=, or read {CODE} in the artefact (`labkit review`) and then run it: run_code=True, --run-code",
+    )

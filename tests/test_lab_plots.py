@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import numpy as np
@@ -106,10 +107,14 @@ def test_a_picture_is_shown_as_png_with_alt_text_and_plain_text_without_measured
     assert metadata["image/png"]["alt"] == plots.sentence(two_runs(72, 71))
 
 
-def test_the_same_data_gives_the_same_bytes_and_pyplot_is_never_loaded():
+def test_the_same_data_gives_the_same_bytes():
     first, second = (theme.png(plots.resumed_against_uninterrupted(two_runs(72, 71))) for _ in range(2))
     assert first == second
-    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_pyplot_and_its_global_figures_are_never_loaded():
+    code = "import sys; from labkit import lab; assert 'matplotlib.pyplot' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_any_figure_can_be_made_static_with_alt_text():

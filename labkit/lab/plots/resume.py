@@ -210,7 +210,7 @@ def _draw_loss(axes: Axes, data: ResumePlot) -> None:
     shown = np.concatenate([data.straight_loss, data.resumed_loss[after]])
     shown = shown[np.isfinite(shown) & (shown > 0)]
     if shown.size:  # room below for the legend
-        axes.set_ylim(shown.min() / 6, shown.max() * 2)
+        theme.fit(axes, shown, below=6)
 
 
 def _draw_distance(axes: Axes, data: ResumePlot) -> None:

@@ -1,0 +1,79 @@
+"""Norm before clipping, length of the update, validation loss: one threshold, three answers. Lesson 07."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.lab import theme
+
+
+@dataclass(frozen=True, eq=False)
+class NormsPlot:
+    """updates: counted from 1; norm: before clipping; length: 2-norm of each update; loss: validation loss at loss_at.
+
+    plain_length, plain_loss: the same run without clipping. optimizer, event: in words; event "none": nothing planted.
+    """
+
+    updates: np.ndarray
+    norm: np.ndarray
+    threshold: float
+    length: np.ndarray
+    plain_length: np.ndarray
+    loss_at: np.ndarray
+    loss: np.ndarray
+    plain_loss: np.ndarray
+    optimizer: str
+    event: str = "none"
+
+
+def norms_sentence(data: NormsPlot) -> str:
+    """How many updates were clipped and what became of their length."""
+    norm = data.norm
+    clipped = int((~(norm <= data.threshold)).sum())
+    many = "all" if clipped == len(norm) else ("none of the" if clipped == 0 else f"{clipped} of")
+    mean, plain = float(np.nanmean(data.length)), float(np.nanmean(data.plain_length))
+    change = mean / plain - 1 if plain else 0.0
+    if abs(change) < 0.005:
+        effect = "the mean length of an update stayed the same"
+    elif change < -0.5:
+        effect = f"the mean length of an update fell to 1/{plain / max(mean, 1e-30):.3g}"
+    else:
+        effect = f"the mean length of an update changed by {change:+.1%}"
+    losses = f"validation loss {data.loss[-1]:.3g} against {data.plain_loss[-1]:.3g} unclipped"
+    return f"{data.optimizer}: {many} {len(norm)} updates clipped; {effect}; {losses}."
+
+
+def norms(data: NormsPlot) -> theme.Picture:
+    """Norm before clipping with the threshold; length of the update; validation loss."""
+    name = f"gradient norms: {data.optimizer}, threshold {data.threshold:g}, event {data.event}"
+    figure = theme.picture(name, norms_sentence(data), height=4.6)
+    theme.headline(figure, norms_sentence(data))
+    before = theme.panel(figure, (0.085, 0.51, 0.9, 0.34), "Gradient norm before clipping", y="2-norm", log=True)
+    length = theme.panel(figure, (0.085, 0.105, 0.42, 0.27), "Length of the update", x="update", y="2-norm", log=True)
+    loss = theme.panel(figure, (0.6, 0.105, 0.385, 0.27), "Validation loss", x="update", y="nats", log=True)
+    finite = np.isfinite(data.norm)
+    before.plot(data.updates, np.where(finite, data.norm, np.nan), color=theme.BLUE, linewidth=1.4, label="norm")
+    if (~finite).any():
+        top = np.full(int((~finite).sum()), float(np.nanmax(np.where(finite, data.norm, np.nan))) * 2)
+        before.plot(data.updates[~finite], top, "X", color=theme.BLACK, markersize=9, label="not finite")
+    before.axhline(
+        data.threshold, color=theme.VERMILION, linestyle="--", linewidth=1.8, label=f"threshold {data.threshold:g}"
+    )
+    theme.legend(before, loc="upper right", ncols=3)
+    theme.fit(before, data.norm, np.array([data.threshold]), above=30)
+    plain, clipped = dict(theme.STRAIGHT.style(len(data.updates))), theme.RESUMED.style(len(data.updates), filled=False)
+    length.plot(data.updates, data.plain_length, **{**plain, "linewidth": 3.5, "marker": ""})
+    length.plot(data.updates, np.where(data.length > 0, data.length, np.nan), **clipped)
+    loss.plot(
+        data.loss_at,
+        data.plain_loss,
+        label="unclipped",
+        **{**theme.STRAIGHT.style(len(data.loss_at)), "linewidth": 3.5},
+    )
+    loss.plot(data.loss_at, data.loss, label="clipped", **theme.RESUMED.style(len(data.loss_at), filled=False))
+    theme.fit(length, data.plain_length, data.length, below=4, above=4)
+    theme.fit(loss, data.plain_loss, data.loss, below=1.3, above=2)
+    theme.legend(loss, loc="upper right")
+    return figure

@@ -60,8 +60,9 @@ class Vocabulary:
         return [START, *(self._number[letter] for letter in name)]
 
     def decode(self, numbers: Sequence[int]) -> str:
-        """The letters; marks are left out."""
-        return "".join(self.letters[number - MARKS] for number in numbers if number >= MARKS)
+        """The letters before the first end mark; other marks are left out."""
+        stop = list(numbers).index(END) if END in numbers else len(numbers)
+        return "".join(self.letters[number - MARKS] for number in numbers[:stop] if number >= MARKS)
 
 
 class NameData(Dataset[Example]):
@@ -228,7 +229,7 @@ def invent(
     finally:
         for module, training in modes:
             module.training = training
-    return [vocabulary.decode(_until_end(row)) for row in rows.tolist()]
+    return [vocabulary.decode(row) for row in rows.tolist()]
 
 
 def _vocabulary(model: nn.Module) -> Vocabulary:
@@ -246,7 +247,3 @@ def _draw(scores: Tensor, temperature: float, generator: torch.Generator | None)
     if generator is not None:
         chances = chances.to(generator.device)
     return torch.multinomial(chances, 1, generator=generator).to(scores.device)
-
-
-def _until_end(numbers: list[int]) -> list[int]:
-    return numbers[: numbers.index(END)] if END in numbers else numbers

@@ -188,6 +188,25 @@ def test_an_installation_that_fails_leaves_a_mark_that_the_next_run_repairs(
     assert workbook.read_state()["status"] == "complete"
 
 
+def test_an_update_that_dies_half_way_is_not_taken_for_finished(
+    tree: Path, installs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workbook.environment(options())
+    old = (tree / "constraints.txt").read_text()
+    (tree / "constraints.txt").write_text("torch==2.14.0\n")
+
+    def dies(python: str, extras: list[str], choose_torch: bool) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workbook, "install", dies)
+        with pytest.raises(KeyboardInterrupt):
+            workbook.environment(options())
+    (tree / "constraints.txt").write_text(old)  # now the old stamp would fit again, but .venv holds half an update
+    workbook.environment(options())
+    assert len(installs) == 2
+
+
 def test_an_environment_that_is_not_ours_is_left_alone(tree: Path, installs: list[list[str]]) -> None:
     (tree / ".venv").mkdir()
     (tree / ".venv" / "pyvenv.cfg").write_text("mine")

@@ -8,6 +8,7 @@ Jupyter's stop button and schedulers send them to the whole group, and a run nee
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
 import signal
 import sys
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection, resource_tracker, util
 from typing import Any, cast
 
 import torch
@@ -41,9 +42,7 @@ class Crew:
     """Workers that answer requests in order. They start when the crew is made and end with stop(), or at exit."""
 
     def __init__(self, source: Source, requests: Iterable[Request], workers: int, method: str, prefetch: int) -> None:
-        if method != "fork" and sys.platform != "win32":
-            resource_tracker.ensure_running()  # its own start would end the shield below
-        with warnings.catch_warnings(), _shielded():
+        with warnings.catch_warnings(), _shielded(tracked=method != "fork"):
             warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
             loader: DataLoader[Any] = DataLoader(
                 _Remote(source),  # type: ignore[arg-type]  # all that torch asks for is __getitems__
@@ -182,10 +181,19 @@ class _Beginning:
         torch.set_float32_matmul_precision(self.matmul)
         # What torch.use_deterministic_algorithms does, without importing the compiler into every worker (seconds).
         torch._C._set_deterministic_algorithms(self.deterministic)
+        util.Finalize(None, _leave, exitpriority=-1000)
+
+
+def _leave() -> None:
+    # Unloading torch takes most of a second. A forked worker leaves in this way, too.
+    if sys.exc_info()[0] is None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 @contextmanager
-def _shielded() -> Iterator[None]:
+def _shielded(tracked: bool) -> Iterator[None]:
     """Processes started inside are born deaf to stop signals; one sent meanwhile reaches this process afterwards.
 
     Blocked and not ignored, so that no press of Ctrl-C gets lost. Torch's handler for ended children is taken out
@@ -195,6 +203,9 @@ def _shielded() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGCHLD) if in_main else None
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS) if hasattr(signal, "pthread_sigmask") else None
     try:
+        if tracked and mask is not None:
+            resource_tracker.ensure_running()  # Python's own helper process; its start unblocks
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         yield
     finally:
         if handler is not None:

@@ -68,12 +68,12 @@ class Loop:
         # 1 fetch: all microbatches of the update, and how many valid targets they hold together
         enter("data")
         fetched = self.feed.next()
+        counts = [self.recipe.count(batch) for batch in fetched.microbatches]  # on the CPU, where it waits for nothing
+        total_count = sum(counts)
         enter("transfer")
         batches = fetched.microbatches
         if self.device.type != "cpu":
             batches = [to_device(batch, self.device) for batch in batches]
-        counts = [self.recipe.count(batch) for batch in batches]
-        total_count = sum(counts)
         rates_used = self._rates()
         if total_count == 0:
             return self._commit(fetched, rates_used, skipped="no valid targets")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from labkit import randomness
 from labkit.ema import Ema
-from labkit.errors import StateError
+from labkit.errors import EmaError, StateError
 from labkit.order import Cursor
 from labkit.precision import Precision
 from labkit.schedule import Schedule
@@ -71,7 +71,12 @@ class RunState:
     devices: tuple[torch.device, ...] = ()
 
     def capture(self) -> Saved:
-        """All of it as tensors and plain values. Tensors are *references* to live ones: save or clone before moving on."""
+        """All of it as tensors and plain values. Tensors are references to live ones: save or clone before moving on.
+
+        Raises EmaError while the model carries the average: its own weights are elsewhere then.
+        """
+        if self.ema is not None and self.ema.lent:
+            raise EmaError("the model carries the average", "its own weights", "save after the evaluation")
         return {
             "model": capture_model(self.model),
             "optimizer": capture_optimizer(self.model, self.optimizer),
@@ -99,8 +104,13 @@ class RunState:
             raise StateError("the weight average is on one side only", "the same ema_decay as at the start", _OTHER)
         if set(saved["stateful"]) != set(self.stateful):
             raise StateError(
-                f"saved stateful objects {sorted(saved['stateful'])}", f"{sorted(self.stateful)}", "see Recipe.stateful()"
+                f"saved stateful objects {sorted(saved['stateful'])}",
+                f"{sorted(self.stateful)}",
+                "see Recipe.stateful()",
             )
+        self.precision.check_state(saved["scaler"])
+        if self.ema is not None:
+            self.ema.check_state(saved["ema"])
         counters, best = _plain(Counters, saved["counters"]), _plain(Best, saved["best"])
         randomness.check(saved["rng"], self.generators, self.devices)
 
@@ -142,7 +152,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def capture_model(model: nn.Module) -> Saved:
-    """Weights, *all* buffers (also those that state_dict() leaves out), which parameters are trainable, module modes."""
+    """Weights, all buffers (also those that state_dict() leaves out), which parameters are trainable, module modes."""
     inner = bare(model)
     state = {name: value for name, value in inner.state_dict().items()}
     hidden = {name: value for name, value in inner.named_buffers() if name not in state}
@@ -195,7 +205,7 @@ def load_model(model: nn.Module, saved: Saved) -> None:
         module.training = saved["training"][name]
 
 
-# --- optimizer: torch matches by position, labkit by name --------------------------------------------------------------
+# --- optimizer: torch matches by position, labkit by name ------------------------------------------------------------
 
 
 def _names_by_group(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:
@@ -252,7 +262,7 @@ def _prepared_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, save
     return {"state": state, "param_groups": groups}
 
 
-# --- digests: what `prove` compares ------------------------------------------------------------------------------------
+# --- digests: what `prove` compares ----------------------------------------------------------------------------------
 
 
 def leaves(saved: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -299,8 +309,8 @@ def digests(saved: Saved) -> dict[str, str]:
         if part == "model":
             inner = name.partition(".")[2]
             group, _, own = inner.partition(".")
-            part = "parameters" if group == "state" and own in parameters else "buffers" if "state" in group or (
-                group == "hidden_buffers") else f"model.{group}"
+            stored = group in {"state", "hidden_buffers"}
+            part = ("parameters" if own in parameters else "buffers") if stored else f"model.{group}"
         hashes.setdefault(part, hashlib.blake2b(digest_size=8)).update(name.encode() + b"\0" + leaf_bytes(value))
     order = ("parameters", "buffers", "optimizer", "ema", "schedule", "scaler", "counters", "cursor", "best", "rng")
 

@@ -213,6 +213,7 @@ def test_without_a_repository_or_without_git_the_reason_is_recorded(
 
 def test_looking_changes_nothing_in_the_repository(repository: Path) -> None:
     (repository / "gone.py").write_text("x = 2\n")
+    os.utime(repository / "pkg" / "model.py", (10**9, 10**9))  # git would like to write this down in its index
 
     def stamps() -> dict[str, tuple[int, int]]:
         return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in (repository / ".git").rglob("*")}

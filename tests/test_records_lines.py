@@ -260,12 +260,13 @@ def test_a_second_cut_does_not_overwrite_the_first(tmp_path: Path) -> None:
     assert kept == [[3], [3, 4]]
 
 
-def test_a_torn_line_is_cut_and_kept_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("boundary", [2, 3])
+def test_a_torn_line_is_cut_and_kept_too(tmp_path: Path, boundary: int) -> None:
     path = attempts(tmp_path / "t.jsonl", 1, 2, 3)
     with path.open("ab") as file:
         file.write(b'{"attempt": 4, "lo')
-    assert truncate_after(path, 2) == 2
-    assert [row["attempt"] for row in rows(path)] == [1, 2]
+    assert truncate_after(path, boundary) == 4 - boundary
+    assert [row["attempt"] for row in rows(path)] == list(range(1, boundary + 1)) and not read_lines(path).torn
     assert (tmp_path / "cut" / "t-0001.jsonl").read_bytes().endswith(b'{"attempt": 4, "lo')
 
 

@@ -44,13 +44,20 @@ def test_straight_line_stages_place_a_failure_too() -> None:
 
 def test_an_error_raised_because_of_another_keeps_the_first_ones_stage() -> None:
     stages = Stages()
-    with pytest.raises(RuntimeError) as caught, stages("publish"):
-        try:
-            with stages("optimizer"):
-                raise ValueError
-        except ValueError as error:
-            raise RuntimeError from error
-    assert failure_stage(caught.value) == "optimizer"
+
+    def raised(how: str) -> BaseException:
+        with pytest.raises(RuntimeError) as caught, stages("publish"):
+            try:
+                with stages("optimizer"):
+                    raise ValueError
+            except ValueError as error:
+                if how == "while handling":
+                    raise RuntimeError  # noqa: B904
+                raise RuntimeError from (error if how == "from" else None)
+        return caught.value
+
+    assert failure_stage(raised("from")) == failure_stage(raised("while handling")) == "optimizer"
+    assert failure_stage(raised("from None")) == "publish"
 
 
 def test_an_earlier_handled_error_does_not_lend_its_stage() -> None:

@@ -1,4 +1,4 @@
-"""From a recipe and a config to live objects, in the order that a resume needs, and the checks before anything is trained.
+"""From a recipe and a config to live objects, in the order that a resume needs, and the checks before training.
 
 Order: data, model (under a key of its own), optimizer, schedule (it writes the first rates), average, precision. The
 random streams come last, when nothing that draws is left to be built. Lesson 04.
@@ -139,10 +139,10 @@ def _check_metrics(parts: Parts) -> list[str]:
 
     first, second = measure(), measure()
     if config.eval_every and config.metric not in first:
-        raise ConfigError(f"metric={config.metric!r} is not measured", "one of " + ", ".join(first), "choose one of them")
+        raise ConfigError(f"metric={config.metric!r} is not measured", "one of " + ", ".join(first), "choose one")
     differing = [name for name in first if repr(first[name]) != repr(second[name])]
     if differing:
-        return [f"evaluating the same weights twice gave two values of {differing[0]}: something is random in eval mode"]
+        return [f"evaluating the same weights twice gave two values of {differing[0]}: eval mode is random"]
     return []
 
 

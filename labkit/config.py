@@ -238,7 +238,7 @@ def _typed(name: str, value: Any) -> Any:
     if tuple in kinds:
         parts = (value,) if isinstance(value, int) and not isinstance(value, bool) else value
         if not isinstance(parts, (list, tuple)) or not all(type(part) is int for part in parts):
-            raise ConfigError(f"{name}={value!r}", "a whole number or several in a tuple", f"for example {name}=(40, 24)")
+            raise ConfigError(f"{name}={value!r}", "a whole number or a tuple of them", f"for example {name}=(40, 24)")
         return tuple(parts)
     if float in kinds and type(value) is int:
         value = float(value)
@@ -276,7 +276,7 @@ def _check_values(config: RunConfig) -> None:
             raise ConfigError(f"{name}={value}", f"a number above {bound:g}", f"set {name} higher, or leave it out")
     for size in config.microbatch_size:
         if size < 1:
-            raise ConfigError(f"microbatch_size holds {size}", "1 or more in each place", "for example microbatch_size=16")
+            raise ConfigError(f"microbatch_size holds {size}", "1 or more each", "for example microbatch_size=16")
     if config.ema_decay is not None and not 0 <= config.ema_decay < 1:
         raise ConfigError(f"ema_decay={config.ema_decay}", "at least 0 and below 1", "for example ema_decay=0.99")
     _check_combinations(config)

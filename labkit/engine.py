@@ -1,4 +1,4 @@
-"""A run in memory: live objects, the feed, the loop and the run's random streams, without a folder. Lessons use it bare.
+"""A run in memory: live objects, the feed, the loop and the run's random streams, without a folder. Lesson 04.
 
 The run's streams are in place only inside working(); outside, the caller's own are. So drawing numbers between two
 calls, or running two engines in one process, changes neither of them.

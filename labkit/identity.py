@@ -1,4 +1,4 @@
-"""What must be the same to continue a run: config, architecture, data; and what makes it exact: build and machine. Lesson 05.
+"""What must be the same to continue a run: config, architecture, data; for exactness also build and machine. Lesson 05.
 
 The first three fail closed: a difference is refused before any live object changes. The last needs a named override,
 and the records then say that the run is no longer exact.
@@ -23,7 +23,7 @@ OVERRIDES = ("data", "torch", "device", "threads", "cpu_capability", "eval_every
 
 
 def identity(config: RunConfig, model: nn.Module, recipe: Recipe, splits: Splits) -> dict[str, Any]:
-    """Plain values: {"config", "architecture", "data", "machine"}; data digests are None where the recipe gives none."""
+    """Plain values of "config", "architecture", "data", "machine"; a digest is None where the recipe gives none."""
     prints = recipe.fingerprint(config)
     present = {"train": splits.train, "validation": splits.validation}
     lengths = {name: len(split) for name, split in present.items() if split is not None}
@@ -47,7 +47,7 @@ def _device_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One value that differs: its field, what the checkpoint holds, what is there now, the override that lets it pass."""
+    """One value that differs: field, what the checkpoint holds, what is there now, the override that lets it pass."""
 
     field: str
     saved: Any
@@ -61,9 +61,10 @@ def mismatches(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[Mis
     for section in ("config", "architecture", "data", "machine"):
         before, now = _flat(saved.get(section, {})), _flat(present.get(section, {}))
         for name in list(before) + [name for name in now if name not in before]:
-            if before.get(name, "absent") != now.get(name, "absent"):
+            old, new = before.get(name, "absent"), now.get(name, "absent")
+            if old != new:
                 override = "data" if section == "data" else name if name in OVERRIDES else None
-                found.append(Mismatch(f"{section}.{name}", before.get(name, "absent"), now.get(name, "absent"), override))
+                found.append(Mismatch(f"{section}.{name}", old, new, override))
     return found
 
 
@@ -78,7 +79,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check(saved: Mapping[str, Any], present: Mapping[str, Any], overrides: Collection[str] = ()) -> list[Mismatch]:
-    """The differences that were let pass by an override. Raises IdentityError naming field and both values for the rest."""
+    """The differences that an override let pass. Raises IdentityError naming field and both values for the rest."""
     unknown = set(overrides) - set(OVERRIDES)
     if unknown:
         raise IdentityError(f"there is no override called {min(unknown)!r}", "one of " + ", ".join(OVERRIDES), "")

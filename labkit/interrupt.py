@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -48,6 +48,7 @@ def listening(wishes: Wishes) -> Iterator[bool]:
     def on_save(number: int, frame: FrameType | None) -> None:
         wishes.request_save()
 
+    handlers: dict[signal.Signals, signal.Handlers | Callable[[int, FrameType | None], None]]
     handlers = {signal.SIGINT: on_stop, signal.SIGTERM: on_stop}
     if hasattr(signal, "SIGUSR1"):
         handlers[signal.SIGUSR1] = on_save
@@ -57,5 +58,5 @@ def listening(wishes: Wishes) -> Iterator[bool]:
             signal.signal(number, handler)
         yield True
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        for number, earlier in before.items():
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)

@@ -104,7 +104,7 @@ class Loop:
         norm: float | None = None
         if math.isfinite(loss_sum):
             state.precision.unscale_(state.optimizer)
-            norm = norms.gradient_norm([p.grad for p in parameters])  # type: ignore[misc]
+            norm = norms.gradient_norm([p.grad for p in parameters])
 
         # 5 guard: a nonfinite loss or gradient never reaches parameters, buffers, average, optimizer or schedule
         refused = self._refusal(loss_sum, norm, scale)
@@ -117,7 +117,7 @@ class Loop:
         self.torn = "optimizer"
         clipped = False
         if config.max_norm is not None and norm is not None and math.isfinite(norm):
-            clipped = norms.clip_([p.grad for p in parameters], norm, config.max_norm)  # type: ignore[misc]
+            clipped = norms.clip_([p.grad for p in parameters], norm, config.max_norm)
         measured = config.norm_every and (state.counters.committed + 1) % config.norm_every == 0
         before = norms.snapshot(parameters) if measured else None
         if not state.precision.apply(state.optimizer):
@@ -182,8 +182,9 @@ class Loop:
         return attempt
 
     def _skip_by_scaler(
-        self, fetched: Fetched, loss: float, count: int, norm: float | None, rates: tuple[float, ...], scale: float | None
-    ) -> Attempt:
+        self, fetched: Fetched, loss: float, count: int, norm: float | None, rates: tuple[float, ...],
+        scale: float | None,
+    ) -> Attempt:  # fmt: skip
         """The fp16 scaler found an infinite scaled gradient, left the parameters and backed off."""
         counters = self.state.counters
         counters.scaler_skipped += 1
@@ -230,7 +231,7 @@ class Loop:
         return tuple(float(group["lr"]) for group in self.state.optimizer.param_groups)
 
     def _buffers(self) -> list[tuple[Tensor, Tensor]]:
-        """Buffers and their copies: forward moves BatchNorm statistics before anyone knows whether the loss is finite."""
+        """Buffers and copies: forward moves BatchNorm statistics before anyone knows whether the loss is finite."""
         return [(value, value.clone()) for value in self.state.model.buffers()] if self._has_buffers else []
 
     def _put_back(self, buffers: list[tuple[Tensor, Tensor]]) -> None:

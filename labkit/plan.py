@@ -6,6 +6,7 @@ hours x devices; cost = device hours x price. Everything measured is measured he
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import statistics
@@ -97,10 +98,10 @@ class Plan:
         m = self.measured
         rows = [
             ("updates", f"{self.updates} ({self.epochs:g} epochs, {self.examples} examples)"),
-            ("one update", f"{m.update * 1e3:.3g} ms +/- {m.update_half_width * 1e3:.2g} ms ({m.updates_sampled} sampled)"),
+            ("one update", f"{_time(m.update)} +/- {_time(m.update_half_width)} ({m.updates_sampled} sampled)"),
             ("throughput", f"{self.examples / self.updates / m.update:.4g} examples/s"),
-            ("evaluations", f"{self.evaluations}, each {m.evaluation * 1e3:.3g} ms ({m.evaluation / m.update:.2g} updates)"),
-            ("saves", f"{self.saves}, each {m.save * 1e3:.3g} ms ({m.save / m.update:.2g} updates)"),
+            ("evaluations", f"{self.evaluations}, each {_time(m.evaluation)} ({m.evaluation / m.update:.2g} updates)"),
+            ("saves", f"{self.saves}, each {_time(m.save)} ({m.save / m.update:.2g} updates)"),
             ("time", f"{_time(self.seconds)} +/- {_time(self.seconds_half_width)}"),
             ("device hours", f"{self.device_hours:.4g} ({self.devices} device{'s' if self.devices != 1 else ''})"),
             ("memory", ", ".join(f"{kind} {_size(size)}" for kind, size in self.memory_bytes.items())),
@@ -177,7 +178,7 @@ def examples_in(updates: int, examples: int, batch_size: int) -> int:
 
 
 def planned_updates(config: RunConfig, length: int) -> int:
-    """The updates to the target; whichever of updates, epochs and examples is reached first. Raises PlanError for none."""
+    """Updates to the target: of updates, epochs and examples what is reached first. Raises PlanError for none."""
     per_epoch = updates_per_epoch(length, config.batch_size)
     goals = []
     if config.updates is not None:
@@ -222,7 +223,8 @@ def _measure(
         size = payload_bytes(payload)
         with tempfile.TemporaryDirectory(prefix=".plan-", dir=folder) as place:
             store = CheckpointStore(Path(place) / "checkpoints")
-            save = statistics.median(_timed(lambda n=n: store.publish(n, payload, {}), where) for n in range(3))
+            saves = [_timed(functools.partial(store.publish, number, payload, {}), where) for number in range(3)]
+            save = statistics.median(saves)
     half = t_95(len(blocks) - 1) * statistics.stdev(blocks) / math.sqrt(len(blocks))
     return Measured(statistics.fmean(blocks), half, first, evaluation, save, size, per_block * BLOCKS)
 
@@ -240,16 +242,17 @@ def memory_by_kind(engine: Engine) -> dict[str, int]:
     """Bytes of the real tensors after an update, by kind, and the process's peak."""
     state = engine.state
     parameters = list(state.model.parameters())
-    optimizer = sum(_bytes(v) for values in state.optimizer.state.values() for v in values.values() if hasattr(v, "nbytes"))
+    remembered = [value for values in state.optimizer.state.values() for value in values.values()]
     kinds = {
         "parameters": sum(map(_bytes, parameters)),
         "gradients": sum(_bytes(p.grad) for p in parameters if p.grad is not None),
-        "optimizer": optimizer,
+        "optimizer": sum(_bytes(value) for value in remembered if hasattr(value, "nbytes")),
         "buffers": sum(map(_bytes, state.model.buffers())),
         "average": sum(map(_bytes, state.ema.state_dict()["average"].values())) if state.ema else 0,
     }
     peak = peak_memory_bytes(parameters[0].device)
-    return {**{kind: size for kind, size in kinds.items() if size}, **({} if peak is None else {"peak of process": peak})}
+    used = {kind: size for kind, size in kinds.items() if size}
+    return used if peak is None else {**used, "peak of process": peak}
 
 
 def _bytes(tensor: Any) -> int:
@@ -280,7 +283,8 @@ def save_interval(
         return save_seconds / t + t / (2 * failures_mean_seconds)
 
     chosen = updates * update_seconds
-    low, high = _flat(save_seconds, failures_mean_seconds, overhead(best) + 0.01 if math.isfinite(best) else overhead(chosen))
+    level = overhead(best) + 0.01 if 0 < best < math.inf else overhead(chosen)
+    low, high = _flat(save_seconds, failures_mean_seconds, level)
     flat_from = max(1, min(updates, math.ceil(low / update_seconds)))
     flat_to = max(updates, min(run_updates, math.floor(high / update_seconds) if math.isfinite(high) else run_updates))
     if limited == "the tolerated loss":
@@ -340,7 +344,8 @@ def check(run: Path | str, plans: Path | str = "plans") -> Check:
     candidates = [folder.path / "plan.json", Path(plans) / f"{config.fingerprint[:16]}.json"]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
-        raise PlanError(f"there is no plan for {folder.name}", " or ".join(map(str, candidates)), "make one: labkit plan")
+        wanted = " or ".join(map(str, candidates))
+        raise PlanError(f"there is no plan for {folder.name}", wanted, "make one: labkit plan")
     stored = json.loads(path.read_text(encoding="utf-8"))
     if stored.get("fingerprint") != config.fingerprint:
         raise PlanError(f"{path} is the plan of another config", "the plan of this run", "plan with the run's settings")

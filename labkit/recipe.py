@@ -1,4 +1,4 @@
-"""What a user supplies to train: data, model, objective. Everything is rebuilt from the config in a fresh process. Lesson 01."""
+"""What a user supplies: data, model, objective, all rebuilt from the config in a fresh process. Lesson 01."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Recipe(ABC):
 
     def collate(self, examples: Sequence[Any]) -> Any:
         """One batch from several examples."""
-        return torch.utils.data.default_collate(examples)
+        return torch.utils.data.default_collate(list(examples))
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, tuple[Tensor | float, int]]:
         """Validation metrics of a batch, each as (sum, count). "loss" is always present."""

@@ -25,7 +25,7 @@ from labkit.schedule import Schedule
 Saved = dict[str, Any]
 
 PARTS = ("model", "optimizer", "schedule", "scaler", "ema", "counters", "cursor", "best", "rng", "stateful")
-"""The parts of a saved state, in the order in which restore() puts them back; random streams after all that may draw."""
+"""The parts of a saved state, in the order in which restore() puts them back; random streams last."""
 
 
 @dataclass
@@ -143,12 +143,12 @@ def _plain(kind: type, saved: Mapping[str, Any]) -> Any:
 def bare(model: nn.Module) -> nn.Module:
     """The module inside torch.compile and data-parallel wrappers."""
     while True:
+        inner = getattr(model, "_orig_mod", None)
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            model = model.module
-        elif hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        else:
+            inner = model.module
+        if not isinstance(inner, nn.Module):
             return model
+        model = inner
 
 
 def capture_model(model: nn.Module) -> Saved:

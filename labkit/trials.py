@@ -35,7 +35,7 @@ T_95 = (
 
 
 def t_95(degrees: int) -> float:
-    """The factor by which a standard error is widened to a 95% interval; above 30 degrees the normal one, 1.96, nearly."""
+    """The factor from a standard error to a 95% interval; above 30 degrees nearly that of the normal law, 1.96."""
     if degrees < 1:
         return math.inf
     return T_95[degrees - 1] if degrees <= len(T_95) else 1.960 + 2.4 / degrees
@@ -121,8 +121,10 @@ class Trials:
         for value in self.values():
             numbers = self.of(value)
             spread = f", standard deviation {statistics.stdev(numbers):.4g}" if len(numbers) > 1 else ""
-            lines.append(f"  {self.setting}={value}: mean {statistics.fmean(numbers):.4g} over {len(numbers)} seeds{spread}")
-        lines += [f"{self.setting}={v} against {self.setting}={first}: {verdict}" for v, verdict in self.verdicts().items()]
+            mean = f"mean {statistics.fmean(numbers):.4g} over {len(numbers)} seeds"
+            lines.append(f"  {self.setting}={value}: {mean}{spread}")
+        for value, verdict in self.verdicts().items():
+            lines.append(f"{self.setting}={value} against {self.setting}={first}: {verdict}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def _checked(
         raise ConfigError(f"{len(vary)} settings are varied", "one", "vary one thing at a time")
     ((name, values),) = vary.items()
     if len(values) < 2 or len({str(value) for value in values}) < len(values):
-        raise ConfigError(f"{name} takes {list(values)}", "two or more different values", "name a baseline and a change")
+        raise ConfigError(f"{name} takes {list(values)}", "two or more different values", "name a baseline too")
     if name in _BUDGETS or name in {"seed", *settings}:
         raise ConfigError(f"{name} is varied", "a setting other than seed and budget, given once", "choose another")
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
@@ -197,7 +199,8 @@ def _finish(recipe: str, run: Path, settings: Mapping[str, Any]) -> None:
         run.parent.mkdir(parents=True, exist_ok=True)
         words = [f"{name}={_word(value)}" for name, value in settings.items()]
         command += ["train", recipe, "--run", str(run), "--json", "--set", *words]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[1]), *filter(None, sys.path)])}
+    path = [str(Path(__file__).resolve().parents[1]), *filter(None, sys.path)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     done = subprocess.run(
         command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env, start_new_session=os.name == "posix"
     )  # fmt: skip
@@ -215,6 +218,6 @@ def _result(run: Path, value: str, seed: int, config: RunConfig) -> Trial:
     """The last evaluation of a run. Raises ProofError when it never evaluated."""
     lines = [line for line in read_lines(run / "trajectory.jsonl").records if "validation" in line]
     if not lines:
-        raise ProofError(f"{run.name} recorded no evaluation", "at least one", "set eval_every to a divisor of the budget")
+        raise ProofError(f"{run.name} recorded no evaluation", "at least one", "set eval_every within the budget")
     total, count = lines[-1]["validation"][config.metric]
     return Trial(value, seed, str(run), float(total), int(count), int(lines[-1]["update"]))

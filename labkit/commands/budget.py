@@ -32,9 +32,9 @@ def add(verbs: Any) -> None:
     verb.set_defaults(run=_plan)
 
     verb = verbs.add_parser("trials", help="compare values of one setting over seeds at equal budget")
-    verb.description = "Fresh processes, resumable; a paired comparison with an interval: better, worse, or cannot tell."
+    verb.description = "Fresh processes, resumable; compared in pairs, with an interval: better, worse, or cannot tell."
     verb.add_argument("recipe", help="digits, names, or path/to/file.py:attribute")
-    verb.add_argument("--vary", required=True, metavar="NAME=A,B", help="one setting and its values; the first is the baseline")
+    verb.add_argument("--vary", required=True, metavar="NAME=A,B", help="one setting; first value: baseline")
     verb.add_argument("--seeds", type=int, default=5)
     verb.add_argument("--budget", required=True, metavar="NAME=N", help="the same for all: updates=200, epochs=5, ...")
     verb.add_argument("--folder", type=Path, default=Path("runs/trials"), help="where the runs lie")

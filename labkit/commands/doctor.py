@@ -16,6 +16,7 @@ from labkit.commands.words import add_json, show
 from labkit.errors import LabkitError
 
 NEEDED_BYTES = 2 * 10**9
+_PACKAGES = (("kernel", "ipykernel"), ("widgets", "ipywidgets"), ("lab", "jupyterlab"))
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Finding:
 def add(verbs: Any) -> None:
     """Describe the verb of this page."""
     verb = verbs.add_parser("doctor", help="is everything here that is needed")
-    verb.description = "Python, torch, device, threads, kernel, widgets, data digests, free disk; one fix line for each failure."
+    verb.description = "Python, torch, device, threads, kernel, widgets, data, disk; one fix line for each failure."
     add_json(verb)
     verb.set_defaults(run=_doctor)
 
@@ -51,8 +52,8 @@ def _doctor(asked: argparse.Namespace) -> int:
 
 def examine() -> list[Finding]:
     """Look at this environment; nothing is changed."""
-    return [_python(), _torch(), _device(), _threads(), _package("kernel", "ipykernel"), _package("widgets", "ipywidgets"),
-            _package("lab", "jupyterlab"), _data(), _disk()]  # fmt: skip
+    packages = [_package(what, name) for what, name in _PACKAGES]
+    return [_python(), _torch(), _device(), _threads(), *packages, _data(), _disk()]
 
 
 def _python() -> Finding:

@@ -24,7 +24,7 @@ def add(verbs: Any) -> None:
     verb.add_argument("recipe", nargs="?", default="digits", help="digits, names, or path/to/file.py:attribute")
     add_targets(verb)
     add_settings(verb)
-    verb.add_argument("--stops", default="all", help="all, or boundaries: 3,7,8 (one run each) or 3+5+8 (one run, three stops)")
+    verb.add_argument("--stops", default="all", help="all, or 3,7,8 (one run each), or 3+5+8 (three in one run)")
     verb.add_argument("--folder", type=Path, help="keep the runs of the proof here")
     verb.add_argument("--jobs", type=int, default=2, help="processes side by side")
     verb.add_argument("--matrix", action="store_true", help="the whole covering table of recipes and settings")
@@ -32,11 +32,11 @@ def add(verbs: Any) -> None:
     verb.set_defaults(run=_prove)
 
     verb = verbs.add_parser("ablate", help="drop one piece of state at a resume and see what happens")
-    verb.description = "For each piece: the first difference, whether the loss curve would have told you, where it hurts."
+    verb.description = "For each piece: the first difference, whether the loss curve would have told, where it hurts."
     verb.add_argument("recipe", help="digits, names, or path/to/file.py:attribute")
     add_targets(verb)
     add_settings(verb)
-    verb.add_argument("--stop", type=int, help="the boundary of the resume; default: off the epoch edge, past the middle")
+    verb.add_argument("--stop", type=int, help="boundary of the resume; default: past the middle, off an epoch's edge")
     verb.add_argument("--drop", action="append", choices=sorted(PIECES), help="only these pieces; default: all")
     add_json(verb)
     verb.set_defaults(run=_ablate)

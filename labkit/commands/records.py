@@ -18,7 +18,7 @@ def add(verbs: Any) -> None:
     verb = verbs.add_parser("ledger", help="list runs, show one, compare two, find which run made a file")
     verb.description = "The runs below a folder. Without an option: a list."
     verb.add_argument("folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="default: runs")
-    verb.add_argument("--where", nargs="+", default=[], metavar="NAME=VALUE", help="only runs whose row holds this value")
+    verb.add_argument("--where", nargs="+", default=[], metavar="NAME=VALUE", help="only runs that hold this value")
     one = verb.add_mutually_exclusive_group()
     one.add_argument("--show", metavar="RUN", help="one run whole")
     one.add_argument("--diff", nargs=2, metavar=("A", "B"), help="what changed in config, environment, data and code")

@@ -26,7 +26,8 @@ def add(verbs: Any) -> None:
     add_json(verb)
     verb.set_defaults(run=_train)
 
-    verb = verbs.add_parser("resume", help="continue a run", description="Continue a run from its newest good checkpoint.")
+    verb = verbs.add_parser("resume", help="continue a run")
+    verb.description = "Continue a run from its newest good checkpoint."
     verb.add_argument("folder", type=Path, metavar="DIR", help="the run folder")
     add_targets(verb)
     add_settings(verb)
@@ -37,13 +38,15 @@ def add(verbs: Any) -> None:
     add_json(verb)
     verb.set_defaults(run=_resume)
 
-    verb = verbs.add_parser("replay", help="run to a refused attempt again", description="Run to a refused attempt again.")
+    verb = verbs.add_parser("replay", help="run to a refused attempt again")
+    verb.description = "From the last checkpoint before it, in memory; the run folder is only read."
     verb.add_argument("folder", type=Path, metavar="DIR", help="the run folder")
     verb.add_argument("--attempt", type=int, help="number of the attempt; default: the last incident")
     add_json(verb)
     verb.set_defaults(run=_replay)
 
-    verb = verbs.add_parser("verify", help="check a checkpoint or all of a run", description="Read checkpoints completely.")
+    verb = verbs.add_parser("verify", help="check a checkpoint or all of a run")
+    verb.description = "Read every byte, compare digests, load under restriction."
     verb.add_argument("path", type=Path, help="a checkpoint folder or a run folder")
     add_json(verb)
     verb.set_defaults(run=_verify)
@@ -57,7 +60,8 @@ def _train(asked: argparse.Namespace) -> int:
         if asked.dry_run:
             _notices(session)
             record = session.dry_run()
-            text = f"dry run: one update (loss {record.loss_sum / max(record.loss_count, 1):.6g}) and one validation batch"
+            loss = record.loss_sum / max(record.loss_count, 1)
+            text = f"dry run: one update (loss {loss:.6g}) and one validation batch"
             show(asked, text, {"status": "dry run", "loss_sum": record.loss_sum, "loss_count": record.loss_count})
             return 0
         return _work(asked, session)

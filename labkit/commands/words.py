@@ -23,8 +23,8 @@ def add_settings(verb: argparse.ArgumentParser) -> None:
 
 def add_targets(verb: argparse.ArgumentParser) -> None:
     """--updates and --epochs; whichever is reached first ends the run."""
-    verb.add_argument("--updates", type=int, help="stop after so many committed updates, counted from the start of the run")
-    verb.add_argument("--epochs", type=int, help="stop after so many epochs; if both are given, the first reached ends it")
+    verb.add_argument("--updates", type=int, help="stop after so many committed updates of the run")
+    verb.add_argument("--epochs", type=int, help="stop after so many epochs; with both, the first reached ends it")
 
 
 def add_json(verb: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_json(verb: argparse.ArgumentParser) -> None:
 
 
 def settings(asked: argparse.Namespace) -> dict[str, Any]:
-    """The settings of --set, --updates and --epochs. Raises ConfigError for a word without '=' or a name given twice."""
+    """The settings of --set, --updates and --epochs. Raises ConfigError for a missing '=' or a name given twice."""
     found: dict[str, Any] = {}
     for word in (word for words in asked.settings for word in words):
         name, equals, value = word.partition("=")

@@ -43,7 +43,8 @@ class Loss:
         noticed = "the loss curve never leaves the band of seeds"
         if self.leaves_band_at is not None:
             noticed = f"the loss curve leaves the band of seeds at {self.leaves_band_at}"
-        return f"{self.piece}: {self.difference.quantity} differs first, at update {self.difference.update}; {noticed}; hurts {self.hurts}"
+        first = f"{self.difference.quantity} differs first, at update {self.difference.update}"
+        return f"{self.piece}: {first}; {noticed}; hurts {self.hurts}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _judge(resumed: Resumed, piece: str, rehearsal: Rehearsal, band: np.ndarray)
 
 
 def leaves_band(probe: np.ndarray, expected: np.ndarray, band: np.ndarray, stop: int) -> int | None:
-    """First attempt after the stop whose probe loss lies outside what the seeds, this one included, span; None: never."""
+    """First attempt after the stop whose probe loss is outside what the seeds, this one too, span; None: never."""
     spread = np.vstack([band[:, stop:], expected[None]])
     outside = ~((probe >= spread.min(0)) & (probe <= spread.max(0)))
     return stop + 1 + int(np.argmax(outside)) if outside.any() else None

@@ -1,4 +1,4 @@
-"""What one fresh process of a proof does: run or continue, and write down every boundary. `python -m labkit.proof.child JOB`."""
+"""One fresh process of a proof: run or continue, write down every boundary. `python -m labkit.proof.child JOB`."""
 
 from __future__ import annotations
 

@@ -109,8 +109,10 @@ class Comparison:
         else:
             lines.append("different: the recorded quantities are equal, the saved states are not")
         if self.state_differs_at is not None:
-            since = f"equal at update {self.state_equal_until}" if self.state_equal_until is not None else "no equal one"
-            lines.append(f"checkpoints: {since}; at update {self.state_differs_at} differ {', '.join(self.state_parts)}")
+            last = self.state_equal_until
+            since = "no equal one" if last is None else f"equal at update {last}"
+            parts = ", ".join(self.state_parts)
+            lines.append(f"checkpoints: {since}; at update {self.state_differs_at} differ {parts}")
         lines += [f"config: {text}" for text in self.config]
         lines += [f"note: {name} was continued under an override" for name in self.inexact]
         return "\n".join(lines)
@@ -137,7 +139,7 @@ def compare(left: Path | str, right: Path | str) -> Comparison:
     records = [read_lines(folder.trajectory).records if folder.trajectory.exists() else [] for folder in folders]
     if not any(records) and not any(folder.checkpoints.is_dir() for folder in folders):
         raise ProofError("neither run holds a trajectory or a checkpoint", "two runs that have started", "")
-    difference = first_difference(*records)
+    difference = first_difference(records[0], records[1])
     equal_until, differs_at, parts = _compare_states(folders, metas)
     config = mismatches({"config": metas[0]["config"]}, {"config": metas[1]["config"]})
     notable = [m for m in config if m.field.removeprefix("config.") not in MAY_CHANGE]

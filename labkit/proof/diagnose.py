@@ -18,7 +18,7 @@ from labkit.proof.compare import Difference, first_difference
 from labkit.proof.reachable import Leaf, leaves, roots
 
 if TYPE_CHECKING:
-    from labkit.proof.prove import Proof, Bench
+    from labkit.proof.prove import Bench, Proof
 
 MOST_SUSPECTS = 12
 

@@ -112,10 +112,8 @@ def prove_matrix(
     for number, row in enumerate(chosen, 1):
         recipe, settings = row_settings(row)
         stops = _stops(recipe, settings)
-        where = f"row {number} of {len(chosen)}"
-        done.append((row, prove(
-            recipe, stops=stops, jobs=jobs, progress=lambda text, where=where: progress(f"{where}: {text}"), **settings
-        )))  # fmt: skip
+        progress(f"row {number} of {len(chosen)}")
+        done.append((row, prove(recipe, stops=stops, jobs=jobs, **settings)))
     return Matrix(tuple(done))
 
 

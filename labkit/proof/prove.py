@@ -1,4 +1,4 @@
-"""Prove that a recipe resumes exactly: one straight run, and for each stop a run continued in a fresh process. Lesson 04.
+"""Prove that a recipe resumes exactly: a straight run, and for each stop one continued in a fresh process. Lesson 04.
 
 What is shared, honestly: the interrupted halves. One process runs straight without a single save; another publishes at
 every stop, and its folder is copied there, as an interruption would leave it. If publishing changed anything, that
@@ -97,8 +97,9 @@ class Proof:
 
 
 def prove(
-    recipe: str, *, updates: int | None = None, stops: str | Sequence[int | Stop] = "all", folder: Path | str | None = None,
-    jobs: int = 2, progress: Callable[[str], None] = lambda text: None, diagnose: bool = True, **settings: Any,
+    recipe: str, *, updates: int | None = None, stops: str | Sequence[int | Stop] = "all",
+    folder: Path | str | None = None, jobs: int = 2, progress: Callable[[str], None] = lambda text: None,
+    diagnose: bool = True, **settings: Any,
 ) -> Proof:  # fmt: skip
     """Run straight, interrupt at each stop, continue each in a fresh process, compare every boundary bit for bit.
 
@@ -144,7 +145,8 @@ class Bench:
 
     def prove(self, config: RunConfig, stops: str | Sequence[int | Stop]) -> Proof:
         self.progress("straight run")
-        self.straight = self.run(Job("start", self.path("straight"), self.path("straight.jsonl"), self.recipe, self.settings))
+        straight = Job("start", self.path("straight"), self.path("straight.jsonl"), self.recipe, self.settings)
+        self.straight = self.run(straight)
         last = self.straight[-1]["attempt"]
         chains = _chains(stops, last)
         firsts = sorted({chain[0] for chain in chains})
@@ -188,7 +190,7 @@ class Bench:
         return Row(chain, len(records), self.difference_after(chain[0], records))
 
     def difference_after(self, stop: int, records: list[dict[str, Any]]) -> Difference | None:
-        """The first difference from the straight run, from the restored boundary on, which has digests but no record."""
+        """The first difference from the straight run on; the restored boundary has digests but no record."""
         tail = [line for line in self.straight if line["attempt"] >= stop]
         tail[0] = {name: value for name, value in tail[0].items() if name in records[0]}
         return first_difference(tail, records)
@@ -211,9 +213,10 @@ class Bench:
         if done.returncode != 0:
             words = done.stderr.strip().splitlines()
             raise ProofError(
-                f"a process of the proof ({job.mode}) failed: {words[-1] if words else f'exit status {done.returncode}'}",
-                "a recipe that runs, and resumes, without an error", "run it alone with `labkit train` to see the whole error",
-            )  # fmt: skip
+                f"a process of the proof ({job.mode}) failed: {words[-1] if words else f'status {done.returncode}'}",
+                "a recipe that runs, and resumes, without an error",
+                "run it alone with `labkit train` to see the whole error",
+            )
         return read_lines(job.log).records
 
 

@@ -1,4 +1,4 @@
-"""A straight run kept in memory, and resumes from it with pieces of the state left out. Lessons 00 and 04 draw these."""
+"""A straight run kept in memory, and resumes from it with pieces of the state left out. Lessons 00 and 04."""
 
 from __future__ import annotations
 
@@ -114,7 +114,6 @@ class Rehearsal:
             engine.restore(saved)
             track = self._follow(engine, self.attempts - stop, (), first=stop)
         straight = self.straight.records[stop:]
-        own = {name: value for name, value in track.records[0].items()} if track.records else {}
         logged = set(Attempt.__dataclass_fields__)
         plain = [{n: v for n, v in r.items() if n in logged or n == "attempt"} for r in track.records]
         expected = [{n: v for n, v in r.items() if n in logged or n == "attempt"} for r in straight]
@@ -126,10 +125,8 @@ class Rehearsal:
         equal = np.array([
             all(repr(a.get(n)) == repr(b.get(n)) for n in a) for a, b in zip(straight, track.records, strict=True)
         ])  # fmt: skip
-        return Resumed(
-            stop, lost, track, first_difference(_aligned(straight, stop), _aligned(track.records, stop)) if own else None,
-            first_difference(expected, plain), distance, equal,
-        )  # fmt: skip
+        difference = first_difference(_aligned(straight, stop), _aligned(track.records, stop))
+        return Resumed(stop, lost, track, difference, first_difference(expected, plain), distance, equal)
 
     def _follow(
         self, engine: Engine, attempts: int, stops: Collection[int], *, first: int = 0, digest: bool = True

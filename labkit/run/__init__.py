@@ -106,7 +106,8 @@ def resume(
             store = place.store(config, meta["run_id"])
             newest = store.newest()
             if newest.manifest["facts"]["dry_run"]:
-                raise CheckpointError(f"{newest.path.name} is the checkpoint of a dry run", "one of a real run", "start one")
+                name = newest.path.name
+                raise CheckpointError(f"{name} is the checkpoint of a dry run", "one of a real run", "start one")
             policy = _apply_policy(config)
             parts = build(found, config)
             present = identity.identity(config, parts.state.model, found, parts.splits)

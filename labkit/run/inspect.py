@@ -8,7 +8,8 @@ from typing import Any
 
 from labkit import identity, randomness
 from labkit.build import build
-from labkit.checkpoint import CheckpointStore, verify as verify_one
+from labkit.checkpoint import CheckpointStore
+from labkit.checkpoint import verify as verify_one
 from labkit.engine import Engine
 from labkit.errors import CheckpointError, NonfiniteError, RecordsError
 from labkit.loop import Attempt
@@ -27,7 +28,7 @@ class Checked:
 
 
 def verify(path: Path | str) -> list[Checked]:
-    """Read a checkpoint folder, or every checkpoint of a run folder, completely. Raises CheckpointError when none is there."""
+    """Read a checkpoint folder, or all of a run folder, completely. Raises CheckpointError when none is there."""
     place = Path(path)
     folders = [place]
     if (place / "checkpoints").is_dir():
@@ -62,7 +63,7 @@ class Replay:
 def replay(folder: Path | str, attempt: int | None = None, *, recipe: Recipe | None = None) -> Replay:
     """Go from the last checkpoint before an attempt to that attempt, in memory; the run folder is only read.
 
-    attempt: default the last one in incidents.jsonl. Exactness makes this legal: it is the same attempt, not one like it.
+    attempt: default the last one in incidents.jsonl. Exactness makes this legal: it is the same attempt.
     Raises RecordsError when there is no incident, CheckpointError when no checkpoint lies before it, IdentityError when
     config, architecture or data are no longer those of the run.
     """

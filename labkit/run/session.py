@@ -112,7 +112,7 @@ class Session:
         self.wishes.request_stop(reason)
 
     def train(self, **settings: Any) -> Outcome:
-        """Go on to the target, given in the config or here (updates=, epochs=, ...). Ends at a boundary with a checkpoint.
+        """Go on to the target, of the config or given here (updates=, epochs=, ...); ends at a saved boundary.
 
         Raises NonfiniteError, StorageError at the first save that matters, or what the recipe's code raised; the run
         folder then says in which stage, and the newest checkpoint is as it was.
@@ -272,13 +272,12 @@ class Session:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_SECONDS
-        for path, wish in ((self.folder.save_request, self.wishes.request_save), (self.folder.stop_request, self._stop_by_file)):
-            if path.exists():
-                path.unlink(missing_ok=True)
-                wish()
-
-    def _stop_by_file(self) -> None:
-        self.wishes.request_stop("stop file")
+        if self.folder.save_request.exists():
+            self.folder.save_request.unlink(missing_ok=True)
+            self.wishes.request_save()
+        if self.folder.stop_request.exists():
+            self.folder.stop_request.unlink(missing_ok=True)
+            self.wishes.request_stop("stop file")
 
     def _finish_background(self, wait: bool) -> None:
         """Raise the error of a background save that failed, clear old checkpoints after one that is done."""
@@ -317,7 +316,7 @@ class Session:
             return
         self._saved_attempt, self._saved_at = state.counters.attempted, time.monotonic()
 
-    # --- one attempt ----------------------------------------------------------------------------------------------------
+    # --- one attempt --------------------------------------------------------------------------------------------------
 
     def _attempt(self) -> Attempt:
         record = self.engine.update()
@@ -355,7 +354,7 @@ class Session:
                 "why": why, "checkpoint_attempt": self._saved_attempt,
             })  # fmt: skip
 
-    # --- streams and failures ---------------------------------------------------------------------------------------------
+    # --- streams and failures -----------------------------------------------------------------------------------------
 
     @contextmanager
     def _working(self) -> Iterator[None]:

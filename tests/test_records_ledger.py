@@ -169,6 +169,7 @@ def test_the_run_that_made_a_file_is_found_by_its_bytes_wherever_the_file_went(r
         ("a2", "checkpoints/update-000000005/manifest.json")
     ]
     assert {m.run.name for m in ledger.made(made)} == {"a2"}
+    assert str(ledger.made(copy)[0]) == "a2: checkpoints/update-000000005/manifest.json"
     (tmp_path / "renamed.bin").write_bytes(b"weights of a2" * 99)
     assert ledger.made(tmp_path / "renamed.bin") == []
     with pytest.raises(RecordsError, match="no file"):

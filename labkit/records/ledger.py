@@ -32,6 +32,9 @@ class Made:
     run: Run
     evidence: str
 
+    def __str__(self) -> str:
+        return f"{self.run.name}: {self.evidence}"
+
 
 class Ledger:
     """The runs below a folder, by name, as they are now. `Ledger("runs")` in a notebook shows a table.

@@ -148,10 +148,13 @@ def test_line_endings_of_another_system_change_nothing(tree: Path, installs: lis
     assert len(installs) == 1
 
 
-def test_the_developers_tools_are_added_once_and_then_kept(installs: list[list[str]]) -> None:
+def test_the_developers_tools_are_added_once_and_then_kept(tree: Path, installs: list[list[str]]) -> None:
     for extra in ("", "dev", "", "dev"):
         workbook.environment(options(), extra)
     assert installs == [[], ["dev"]]
+    (tree / "constraints.txt").write_text("torch==2.14.0\n")
+    workbook.environment(options())
+    assert installs[-1] == ["dev"]
 
 
 @pytest.mark.parametrize("fault", ["killed while making .venv", "killed while updating", "python gone", "folder moved"])

@@ -28,7 +28,7 @@ MAY_CHANGE = frozenset(
     # what to do about an attempt that an exact run would not get past, or about a schedule that has ended
     | {"on_nonfinite", "max_skips", "max_scaler_skips", "after_horizon"}
     # what is watched beside the trajectory
-    | {"signals_every", "monitor_every", "profile", "tensorboard"}
+    | {"signals_every", "monitor_every", "profile", "tensorboard", "histograms_every"}
 )
 """Fields that may differ between a run and its continuation without changing a bit of the trajectory."""
 
@@ -107,7 +107,8 @@ class RunConfig:
     signals_every: int = 10  # attempts between lines of signals.jsonl
     monitor_every: int = 0  # updates between per-layer measurements; 0: never
     profile: bool = False
-    tensorboard: bool = False
+    tensorboard: bool = False  # mirror the trajectory (needs the extra of that name)
+    histograms_every: int = 0  # updates between histograms in the mirror; 0: never
 
     # checkpoints
     save_every: int = 0  # updates; 0: only at the start and at the end
@@ -256,7 +257,7 @@ _AT_LEAST: dict[str, float] = {
     "threads": 1, "growth_interval": 1, "batch_size": 1, "workers": 0, "prefetch": 1, "rate": 0, "weight_decay": 0,
     "warmup": 0, "horizon": 1, "floor": 0, "schedule_interval": 1, "max_skips": 0, "max_scaler_skips": 0,
     "eval_every": 0, "eval_batch_size": 1, "patience": 1, "min_improvement": 0, "samples_every": 0, "norm_every": 0,
-    "signals_every": 0, "monitor_every": 0, "save_every": 0, "keep": 2, "milestone_every": 1,
+    "signals_every": 0, "monitor_every": 0, "histograms_every": 0, "save_every": 0, "keep": 2, "milestone_every": 1,
     "updates": 0, "epochs": 0, "examples": 0, "tokens": 0,
 }  # fmt: skip
 _ABOVE: dict[str, float] = {

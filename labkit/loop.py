@@ -9,6 +9,7 @@ stop or be saved. An exception inside leaves the live objects torn; the loop the
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from labkit.device import to_device
 from labkit.errors import NonfiniteError, RecipeError, TornStateError
 from labkit.loading import Feed, Fetched
 from labkit.recipe import Recipe
+from labkit.records.monitors import LayerMonitor
 from labkit.records.stages import Stages
 from labkit.state import RunState
 
@@ -45,6 +47,8 @@ class Attempt:
     rates_next: tuple[float, ...]
     scale: float | None  # fp16 loss scale used
     skipped: str | None  # why the parameters did not move
+    tally: Mapping[str, int] | None  # what Recipe.tally() counted in the data of this attempt
+    layers: Mapping[str, Any] | None  # norms of every layer, where asked for; kept in a file of its own
 
 
 class Loop:
@@ -54,6 +58,7 @@ class Loop:
         self.recipe, self.config, self.state, self.feed, self.stages = recipe, config, state, feed, stages
         self.device = torch.device(config.device)
         self.torn: str | None = None
+        self._monitor = LayerMonitor(state.model, config.monitor_every)
         self._has_buffers = any(True for _ in state.model.buffers())
 
     def update(self) -> Attempt:
@@ -115,20 +120,26 @@ class Loop:
         # 6 apply: clip, optimizer, schedule, average
         enter("optimizer")
         self.torn = "optimizer"
+        number = state.counters.committed + 1
+        monitored = self._monitor.due(number)
+        if monitored:
+            self._monitor.before()
         clipped = False
         if config.max_norm is not None and norm is not None and math.isfinite(norm):
             clipped = norms.clip_([p.grad for p in parameters], norm, config.max_norm)
-        measured = config.norm_every and (state.counters.committed + 1) % config.norm_every == 0
+        measured = config.norm_every and number % config.norm_every == 0
         before = norms.snapshot(parameters) if measured else None
         if not state.precision.apply(state.optimizer):
             self._put_back(buffers)
+            self._monitor.discard()
             return self._skip_by_scaler(fetched, loss_sum, total_count, norm, rates_used, scale)
         update_norm = norms.update_norm(parameters, before) if before is not None else None
+        layers = self._monitor.after(state.counters.attempted + 1, number) if monitored else None
 
         # 7 commit: counters, cursor, schedule and average follow what was applied; then the record
         return self._commit(
             fetched, rates_used, loss_sum=loss_sum, loss_count=total_count, grad_norm=norm, clipped=clipped,
-            update_norm=update_norm, scale=scale,
+            update_norm=update_norm, scale=scale, layers=layers,
         )  # fmt: skip
 
     def _commit(self, fetched: Fetched, rates_used: tuple[float, ...], **measured: Any) -> Attempt:
@@ -153,7 +164,7 @@ class Loop:
             attempt=counters.attempted, update=counters.committed, epoch=fetched.epoch,
             cursor=fetched.start + len(fetched.indices), examples=counters.examples, tokens=counters.tokens,
             indices=order.digest(fetched.indices), rates_used=rates_used, rates_next=self._rates(),
-            **{**_NOTHING_MEASURED, **measured},
+            tally=self._tally(fetched), **{**_NOTHING_MEASURED, **measured},
         )  # fmt: skip
 
     def _refuse(
@@ -218,6 +229,14 @@ class Loop:
                 "reload from the last checkpoint: run.resume(folder)",
             )
 
+    def _tally(self, fetched: Fetched) -> dict[str, int] | None:
+        """What the recipe counts in its data, added up over the microbatches."""
+        found: dict[str, int] = {}
+        for batch in fetched.microbatches:
+            for name, count in self.recipe.tally(batch).items():
+                found[name] = found.get(name, 0) + count
+        return found or None
+
     def _advance_schedule(self) -> None:
         counters, clock = self.state.counters, self.config.schedule_clock
         if clock == "updates":
@@ -242,7 +261,7 @@ class Loop:
 
 _NOTHING_MEASURED: dict[str, Any] = {
     "loss_sum": 0.0, "loss_count": 0, "grad_norm": None, "clipped": False, "update_norm": None, "scale": None,
-    "skipped": None,
+    "skipped": None, "layers": None,
 }  # fmt: skip
 
 

@@ -110,6 +110,10 @@ class Recipe(ABC):
         """One digest per split (see file_digest, tensor_digest). None: unverified, which the run says aloud."""
         return None
 
+    def tally(self, batch: Any) -> Mapping[str, int]:
+        """Counts of a training batch worth recording, such as examples by class or truncated sequences; summed up."""
+        return {}
+
     def generators(self) -> Mapping[str, torch.Generator | np.random.Generator]:
         """Explicit generators that your code draws from during training; they are saved and restored by name."""
         return {}

@@ -35,12 +35,14 @@ __all__ = [
 
 
 def start(
-    recipe: str | Recipe, folder: Path | str, *, question: str = "", reference: str | None = None, **settings: Any
-) -> Session:
+    recipe: str | Recipe, folder: Path | str, *, reference: str | None = None, question: str = "", baseline: str = "",
+    guardrails: str = "", next_decision: str = "", **settings: Any,
+) -> Session:  # fmt: skip
     """A new run, with update 0 published; train() does the rest.
 
     recipe: "digits", "names", "file.py:attribute", or a Recipe object (reference then says how a fresh process finds
     it; without one the run can be continued only by passing the object to resume()).
+    question, baseline, guardrails, next_decision: for the ledger, in your words.
     settings: RunConfig fields and the recipe's options. Nothing is written before all of them have been tried.
     Raises ConfigError, RecipeError, DataError and relatives; RunFolderError when a run is there already.
     """
@@ -64,9 +66,12 @@ def start(
             env = environment()
             write_text_durably(place.environment, _json({**env, "numeric_policy": policy}))
             store = place.store(config, run_id)
+            notices += _space_notice(store, parts)
             session = _open(
-                place, parts, store, held, question=question, present=present, run_id=run_id, parent=None,
-                overrides={}, segment=0, seconds=0.0, saved_attempt=None, notices=notices, env=env,
+                place, parts, store, held, present=present, run_id=run_id, parent=None, overrides={}, segment=0,
+                seconds=0.0, saved_attempt=None, notices=notices, env=env,
+                words={"question": question, "baseline": baseline, "guardrails": guardrails,
+                       "next_decision": next_decision},
             )  # fmt: skip
             try:
                 session.publish("start")
@@ -135,7 +140,7 @@ def _continue(
     notices += [f"{m.field} differs: checkpoint {m.saved!r}, now {m.present!r}; no longer exact" for m in passed]
     write_text_durably(place.environment, _json({**env, "numeric_policy": policy}))
     session = _open(
-        place, parts, store, held, question="", present=present, run_id=meta["run_id"],
+        place, parts, store, held, words={}, present=present, run_id=meta["run_id"],
         parent={"update": newest.update, "attempt": parts.state.counters.attempted},
         overrides={m.field: [m.saved, m.present] for m in passed}, segment=segment, seconds=used,
         saved_attempt=parts.state.counters.attempted, notices=notices, env=env,
@@ -149,13 +154,13 @@ def _continue(
 
 
 def _open(
-    place: RunFolder, parts: Parts, store: Any, held: ExitStack, *, question: str, present: Mapping[str, Any],
-    run_id: str, parent: Any, overrides: Mapping[str, Any], segment: int, seconds: float, saved_attempt: int | None,
+    place: RunFolder, parts: Parts, store: Any, held: ExitStack, *, words: Mapping[str, str],
+    present: Mapping[str, Any], run_id: str, parent: Any, overrides: Mapping[str, Any], segment: int, seconds: float, saved_attempt: int | None,
     notices: list[str], env: Mapping[str, Any],
 ) -> Session:  # fmt: skip
     attempts = AttemptLog(place.path)
     attempts.begin(
-        name=place.name, config=parts.config.to_dict(), recipe=parts.config.recipe, question=question,
+        name=place.name, config=parts.config.to_dict(), recipe=parts.config.recipe, **words,
         data=present["data"], model={"architecture": len(present["architecture"])}, code=env.get("git"),
         parent=parent, overrides=overrides, exact=not overrides,
     )  # fmt: skip
@@ -195,6 +200,16 @@ def _apply_policy(config: RunConfig) -> dict[str, Any]:
     except Exception as error:
         raise ConfigError(str(error)) from error
     return apply_policy(policy, config.threads)
+
+
+def _space_notice(store: Any, parts: Parts) -> list[str]:
+    """What retention will hold at once, against what is free now."""
+    config = parts.config
+    milestones = (config.updates or 0) // config.milestone_every if config.milestone_every else 0
+    space = store.space(parts.state.capture(), milestones)
+    if not space.missing:
+        return []
+    return [f"what retention keeps will need {space.retained} bytes, {space.missing} more than are free"]
 
 
 def _refuse_occupied(place: RunFolder) -> None:

@@ -47,6 +47,14 @@ class RunFolder:
         return self.path / "incidents.jsonl"
 
     @property
+    def monitors(self) -> Path:
+        return self.path / "monitors.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

@@ -25,6 +25,7 @@ from labkit.interrupt import Wishes, listening
 from labkit.loop import Attempt
 from labkit.records.attempts import AttemptLog
 from labkit.records.lines import LineLog
+from labkit.records.tensorboard import Mirror
 from labkit.run.folder import RunFolder
 from labkit.state import RunState, Saved
 from labkit.weighting import Total
@@ -72,6 +73,8 @@ class Session:
         self._look_at = 0.0
         self._since = (time.perf_counter(), parts.state.counters.examples, parts.state.counters.tokens)
         self._totals: dict[str, Total] | None = None
+        self._tally: dict[str, int] = {}
+        self._mirror = self._open_mirror()
         self._ended: tuple[str, BaseException | None] = ("stopped", None)
         self._closed = False
 
@@ -179,6 +182,8 @@ class Session:
             stack.callback(self._record_end, status, error)
             stack.callback(self._signals.close)
             stack.callback(self._trajectory.close)
+            if self._mirror is not None:
+                stack.callback(self._mirror.close)
             if self._saver is not None:
                 stack.callback(self._saver.close)
 
@@ -208,7 +213,7 @@ class Session:
         if found is None:
             return
         self._totals = found.totals
-        self._trajectory.append({
+        self._record({
             "attempt": found.attempt, "update": found.update, "segment": self.segment,
             "validation": {name: [total.sum, total.count] for name, total in found.totals.items()},
             "best": found.best, "without_improvement": found.without_improvement, "rates_next": list(found.rates_next),
@@ -295,6 +300,8 @@ class Session:
         self.engine.stages.enter("publish")
         self._trajectory.flush(durable=True)
         self._signals.flush(durable=True)
+        if self._mirror is not None:
+            self._mirror.flush()
         state = self.state
         facts = {
             **self._facts, "reason": reason, "dry_run": dry_run, "config": self.config.to_dict(),
@@ -322,7 +329,14 @@ class Session:
         record = self.engine.update()
         line = {name: getattr(record, name) for name in _ATTEMPT_FIELDS}
         line["segment"] = self.segment
-        self._trajectory.append(line)
+        if record.tally is not None:
+            line["tally"] = record.tally
+            for name, count in record.tally.items():
+                self._tally[name] = self._tally.get(name, 0) + count
+        self._record(line)
+        if record.layers is not None:
+            with LineLog(self.folder.monitors) as log:
+                log.append(record.layers)
         if self.config.signals_every and record.attempt % self.config.signals_every == 0:
             self._signal(record)
         if record.skipped is not None and record.skipped not in {"no valid targets", "scaler backed off"}:
@@ -330,6 +344,19 @@ class Session:
         for observer in self.observers:
             observer(record)
         return record
+
+    def _record(self, line: dict[str, Any]) -> None:
+        self._trajectory.append(line)
+        if self._mirror is not None:
+            self._mirror.write(line)
+            every = self.config.histograms_every
+            if every and line.get("skipped") is None and "indices" in line and line["update"] % every == 0:
+                self._mirror.histograms(self.state.model, line["update"])
+
+    def _open_mirror(self) -> Mirror | None:
+        if not self.config.tensorboard:
+            return None
+        return Mirror(self.folder.tensorboard, self.update if self.segment else None)
 
     def _signal(self, record: Attempt) -> None:
         """What belongs to the clock and the machine, since the last line."""
@@ -343,6 +370,8 @@ class Session:
         }  # fmt: skip
         if self.config.profile:
             line["stage_seconds"] = self.engine.stages.report()
+        if self._tally:
+            line["tally"], self._tally = self._tally, {}
         self._signals.append(line)
         self._since = (now, record.examples, record.tokens)
 
@@ -391,7 +420,7 @@ class Session:
         )  # fmt: skip
 
 
-_ATTEMPT_FIELDS = tuple(Attempt.__dataclass_fields__)
+_ATTEMPT_FIELDS = tuple(name for name in Attempt.__dataclass_fields__ if name not in {"tally", "layers"})
 
 
 def check_target(config: RunConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -57,6 +58,13 @@ def test_a_probe_loss_that_is_not_a_number_leaves_the_band():
     assert two_runs(differ_from=72, distance_from=71, probe_factor=float("nan")).leaves_band_at == 72
 
 
+def test_only_updates_after_the_stop_can_leave_the_band():
+    data = two_runs(None, None)
+    assert data.band_low is not None
+    early = dataclasses.replace(data, band_low=np.where(data.updates <= 70, 9.0, data.band_low))
+    assert early.leaves_band_at is None
+
+
 def test_without_a_band_the_sentence_does_not_judge_the_curve():
     assert "no band of seeds" in plots.sentence(two_runs(72, 71, band=False))
 
@@ -79,6 +87,7 @@ def test_one_different_bit_is_a_difference_and_two_nans_are_not():
         1, "nothing", straight, {**straight, "loss": [float(np.nextafter(1.0, 2.0)), float("nan")]}, distance=[0, 0]
     )
     assert off.differences[0].update == 1 and off.differences[0].quantity == "loss"
+    assert off.equal.tolist() == [False, True], "a recorded quantity counts even where the parameters are equal"
 
 
 def test_runs_that_do_not_fit_together_are_refused():

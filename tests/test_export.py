@@ -141,6 +141,28 @@ def test_predicting_leaves_modes_buffers_and_random_streams_as_they_were(folder:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_careless_predict_of_a_recipe_leaves_no_trace_either(folder: Path, images: Tensor) -> None:
+    from labkit.recipes.digits import Digits
+
+    class Careless(Digits):
+        def predict(self, model: nn.Module, inputs: Any, labels: Any) -> Any:
+            torch.rand(3)
+            model.train()
+            return model(inputs)
+
+    found = export.load_inference(folder / "base", recipe=Careless())
+    state = torch.get_rng_state()
+    answer: Any = found.predict(images)
+    assert torch.equal(torch.get_rng_state(), state) and not found.model.training and not answer.requires_grad
+
+
+def test_an_artefact_introduces_itself_in_a_sentence(folder: Path) -> None:
+    said = str(export.read(folder / "base", ("inference",)))
+    assert said.startswith(
+        f"base: inference artefact of mlp, update {UPDATES}: 4,810 parameters, 19,576 bytes. A complete"
+    )
+
+
 def test_exporting_and_loading_move_no_random_stream_and_not_the_run(folder: Path, tmp_path: Path) -> None:
     files = {path: path.read_bytes() for path in (folder / "mlp").rglob("*") if path.is_file()}
     state = torch.get_rng_state()
@@ -370,6 +392,7 @@ def test_the_merged_model_gives_the_same_bits_and_has_plain_layers(folder: Path,
     assert torch.equal(merged.model(images), pair.model(images))
     assert set(merged.model.state_dict()) == {"1.weight", "1.bias", "4.weight", "4.bias"}
     about = merged.artefact.about
+    assert str(merged.artefact).startswith("merged: merged artefact of base and an adapter, update 6: 4,810 parameters")
     assert about["kind"] == "merged" and about["provenance"]["base"]["name"] == "base"
     assert [a["label"] for a in merged.predict(images)] == [a["label"] for a in pair.predict(images)]
 

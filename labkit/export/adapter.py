@@ -18,7 +18,8 @@ from torch.nn.utils import parametrize
 
 from labkit.errors import ExportError
 from labkit.export.artefact import Artefact, publish, read
-from labkit.export.inference import Inference, load_inference, open_run
+from labkit.export.inference import Inference, load_inference
+from labkit.export.source import open_run
 from labkit.export.trial import equal_on, real_batches
 from labkit.export.weights import base_tensors, digest, slots
 from labkit.files import DISK, Files

@@ -52,6 +52,15 @@ class Artefact:
         """inference, adapter or merged."""
         return str(self.about["kind"])
 
+    def __str__(self) -> str:
+        about = self.about
+        size = sum(record["size"] for record in about["files"].values())
+        made = about["provenance"].get("run") or f"{about['provenance']['base']['name']} and an adapter"
+        return (
+            f"{self.path.name}: {self.kind} artefact of {made}, update {about['training']['committed']}: "
+            f"{about['parameters']:,} parameters, {size:,} bytes. {about['says']}"
+        )
+
     def tensors(self) -> dict[str, Tensor]:
         """The stored tensors by name, on the CPU. Raises ExportError when the file cannot be read."""
         try:

@@ -8,7 +8,8 @@ from typing import Any
 
 from labkit.export.adapter import load_adapter, merge
 from labkit.export.artefact import Artefact, publish, read
-from labkit.export.inference import CODE, COMPLETE, load_inference, model_facts
+from labkit.export.inference import COMPLETE, load_inference, model_facts
+from labkit.export.source import CODE
 from labkit.export.trial import equal_on, real_batches
 from labkit.export.weights import contents
 from labkit.files import DISK, Files

@@ -71,7 +71,8 @@ class Rehearsal:
         self._kept: dict[tuple[int, tuple[str, ...]], Resumed] = {}
         with open_engine(recipe, config) as engine:
             self._fresh = engine.capture()
-            self.start_probe = self._probe(engine)
+            with engine.working():
+                self.start_probe = self._probe(engine)
             self.straight = self._follow(engine, attempts, stops)
         self._seed_configs = [config.changed(seed=config.seed + 1 + k) for k in range(seeds)]
         self._band: np.ndarray | None = None
@@ -139,22 +140,23 @@ class Rehearsal:
                 engine.evaluate_if_due()
                 record = asdict(engine.update())
                 engine.evaluate_if_due()
-            if digest or number in stops:
-                saved = engine.capture()
-                record.update(digests(saved))
+                saved = engine.state.capture() if digest or number in stops else {}
+                if saved:
+                    record.update(digests(saved))
                 if number in stops:
-                    self._saved[number] = saved
+                    self._saved[number] = cloned(saved)
+                track.probe.append(self._probe(engine))
             track.records.append(record)
-            track.probe.append(self._probe(engine))
             track.parameters.append(_flat(engine))
         return track
 
     def _probe(self, engine: Engine) -> float:
+        """Inside working()."""
         examples = torch.utils.data.Subset(
             engine.parts.splits.train, range(min(self._probe_examples, len(engine.parts.splits.train)))
         )
         state = engine.state
-        with engine.working(), carrying_average(state, self.recipe, self.config, engine.parts.splits.train):
+        with carrying_average(state, self.recipe, self.config, engine.parts.splits.train):
             totals = evaluate(
                 state.model, self.recipe, examples, batch_size=self._probe_examples, device=self.config.device,
                 autocast=state.precision.autocast,

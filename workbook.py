@@ -421,7 +421,8 @@ def lab(options: argparse.Namespace) -> int:
 
 def test_environment() -> dict[str, str]:
     one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    return {**lab_environment(), **one_thread, "JUPYTER_PLATFORM_DIRS": "1"}  # the last one: no warning about folders
+    quiet = {"JUPYTER_PLATFORM_DIRS": "1", "LABKIT_QUIET": "1"}
+    return {**lab_environment(), **one_thread, **quiet}  # the last one: no warning about folders
 
 
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=60"]

@@ -112,10 +112,21 @@ def _judge(resumed: Resumed, piece: str, rehearsal: Rehearsal, band: np.ndarray)
     )  # fmt: skip
 
 
+REACH = 5
+"""An eye that looks at a curve does not see single attempts: the band is what the seeds span within so many of them."""
+
+
+def spread(curves: np.ndarray, reach: int = REACH) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest and highest of several curves, shape (curves, attempts), within `reach` attempts on either side."""
+    padded = np.pad(curves, ((0, 0), (reach, reach)), mode="edge")
+    near = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1, axis=1)
+    return near.min((0, 2)), near.max((0, 2))
+
+
 def leaves_band(probe: np.ndarray, expected: np.ndarray, band: np.ndarray, stop: int) -> int | None:
     """First attempt after the stop whose probe loss is outside what the seeds, this one too, span; None: never."""
-    spread = np.vstack([band[:, stop:], expected[None]])
-    outside = ~((probe >= spread.min(0)) & (probe <= spread.max(0)))
+    low, high = spread(np.vstack([band[:, stop:], expected[None]]))
+    outside = ~((probe >= low) & (probe <= high))
     return stop + 1 + int(np.argmax(outside)) if outside.any() else None
 
 

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from labkit import randomness
 from labkit.loop import Attempt
+from labkit.proof.job import Job
+from labkit.proof.transplant import transplant, write_reachable
 from labkit.records.lines import LineLog
 from labkit.run import Session, resume, start
 from labkit.state import digests
-
-
-@dataclass(frozen=True)
-class Job:
-    """One process: mode "start" begins a run, "continue" resumes one, both write `log`; copies are taken at `stops`.
-
-    Boundaries are counted in attempts, which are updates unless an attempt was skipped. until ends a part of a chain.
-    """
-
-    mode: str
-    folder: str
-    log: str
-    recipe: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
-    stops: dict[str, str] = field(default_factory=dict)  # boundary -> folder that receives a copy of the run there
-    until: int | None = None
-    look: list[int] = field(default_factory=list)  # boundaries at which reachable attributes are listed
-    look_log: str = ""
-    transplant: str = ""  # file of values to put into the recipe's objects after the resume
-
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
-
-    @classmethod
-    def read(cls, path: Path) -> Job:
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def main(path: str) -> int:
@@ -51,8 +25,6 @@ def main(path: str) -> int:
     opened = start(job.recipe, job.folder, **job.settings) if job.mode == "start" else resume(job.folder)
     with opened as session, LineLog(job.log) as log:
         if job.transplant:
-            from labkit.proof.diagnose import transplant
-
             transplant(session.parts, Path(job.transplant))
         follow(session, lambda record: _note(session, record, log, job), job.until)
     return 0
@@ -78,8 +50,6 @@ def _note(session: Session, record: Attempt | None, log: LineLog, job: Job) -> N
         session.publish("stop of a proof")
         _copy(session, Path(job.stops[str(attempt)]))
     if attempt in job.look:
-        from labkit.proof.diagnose import write_reachable
-
         write_reachable(session.parts, attempt, Path(job.look_log))
 
 

@@ -8,40 +8,20 @@ second process would differ from the first, and the proof says so.
 from __future__ import annotations
 
 import html
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labkit.config import MAY_CHANGE, RunConfig
 from labkit.errors import ProofError
-from labkit.proof.child import Job
-from labkit.proof.compare import Difference, first_difference
+from labkit.proof.bench import Bench, Row, Stop
+from labkit.proof.compare import Difference
+from labkit.proof.diagnose import diagnose as find_missing
 from labkit.recipe import resolve
 from labkit.recipes import find
-from labkit.records.lines import read_lines
 from labkit.run import check_target
-
-Stop = tuple[int, ...]  # one boundary, or several in a chain: stopped at each of them in turn
-
-
-@dataclass(frozen=True)
-class Row:
-    """One interrupted run: where it was stopped (attempts), and the first difference from the straight run."""
-
-    stops: Stop
-    compared: int  # boundaries after the stop
-    difference: Difference | None
-
-    @property
-    def exact(self) -> bool:
-        return self.difference is None
 
 
 @dataclass(frozen=True)
@@ -116,11 +96,15 @@ def prove(
         place = Path(folder) if folder is not None else Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
         bench = Bench(place, recipe, _settings(config), jobs, progress)
-        result = bench.prove(config, stops)
+        bench.run_straight()
+        chains = _chains(stops, bench.straight[-1]["attempt"])
+        saving = bench.run_leader(sorted({chain[0] for chain in chains}))
+        rows = bench.run_chains(chains)
+        identity = {name: value for name, value in bench.settings.items() if name not in MAY_CHANGE}
+        last = bench.straight[-1]["update"]
+        result = Proof(recipe, identity, last, len(bench.straight), rows, saving)
         if not result.exact and diagnose:
-            from labkit.proof.diagnose import diagnose as look
-
-            missing, unseen = look(bench, result)
+            missing, unseen = find_missing(bench, next((row for row in rows if not row.exact), None))
             result = replace(result, missing=tuple(missing), unseen=tuple(unseen))
         return result
 
@@ -131,98 +115,6 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     options = values.pop("options")
     values.pop("recipe")
     return {**options, **values, "save_every": 0, "save_seconds": None, "save_epoch_end": False}
-
-
-class Bench:
-    """The folder of one proof and the processes that work in it."""
-
-    def __init__(
-        self, place: Path, recipe: str, settings: Mapping[str, Any], jobs: int, progress: Callable[[str], None]
-    ) -> None:
-        self.place, self.recipe, self.settings, self.jobs = place, recipe, dict(settings), jobs
-        self.progress = progress
-        self.straight: list[dict[str, Any]] = []
-
-    def prove(self, config: RunConfig, stops: str | Sequence[int | Stop]) -> Proof:
-        self.progress("straight run")
-        straight = Job("start", self.path("straight"), self.path("straight.jsonl"), self.recipe, self.settings)
-        self.straight = self.run(straight)
-        last = self.straight[-1]["attempt"]
-        chains = _chains(stops, last)
-        firsts = sorted({chain[0] for chain in chains})
-        self.progress(f"interrupted run, {len(firsts)} stops")
-        leader = self.run(
-            Job(
-                "start", self.path("leader"), self.path("leader.jsonl"), self.recipe, self.settings,
-                stops={str(stop): self.path(f"stop-{stop:06d}") for stop in firsts},
-            )
-        )  # fmt: skip
-        saving = first_difference(self.straight, leader)
-        with ThreadPoolExecutor(max_workers=self.jobs) as pool:
-            rows = tuple(self._counted(pool.map(self.continued, chains), len(chains)))
-        return Proof(
-            self.recipe, {k: v for k, v in self.settings.items() if k not in MAY_CHANGE}, self.straight[-1]["update"],
-            len(self.straight), rows, saving,
-        )  # fmt: skip
-
-    def _counted(self, rows: Iterable[Row], total: int) -> Iterable[Row]:
-        for number, row in enumerate(rows, 1):
-            self.progress(f"{number} of {total} stops continued")
-            yield row
-
-    def continued(self, chain: Stop) -> Row:
-        """One process for each part of a chain; the first part was run by the leader."""
-        name = "-".join(f"{stop:06d}" for stop in chain)
-        records: list[dict[str, Any]] = []
-        folder = self.path(f"stop-{chain[0]:06d}")
-        for part, stop in enumerate(chain):
-            following = chain[part + 1] if part + 1 < len(chain) else None
-            own = self.path(f"chain-{name}-{part}")
-            self.copy(folder, own)
-            after = self.path(f"chain-{name}-{part}-after")
-            job = Job(
-                "continue", own, self.path(f"chain-{name}-{part}.jsonl"), until=following,
-                stops={} if following is None else {str(following): after},
-            )  # fmt: skip
-            lines = self.run(job)
-            records = [line for line in records if line["attempt"] <= stop] + lines[bool(records) :]
-            folder = after
-        return Row(chain, len(records), self.difference_after(chain[0], records))
-
-    def difference_after(self, stop: int, records: list[dict[str, Any]]) -> Difference | None:
-        """The first difference from the straight run on; the restored boundary has digests but no record."""
-        tail = [line for line in self.straight if line["attempt"] >= stop]
-        tail[0] = {name: value for name, value in tail[0].items() if name in records[0]}
-        return first_difference(tail, records)
-
-    def path(self, name: str) -> str:
-        return str(self.place / name)
-
-    def copy(self, source: str, target: str) -> None:
-        shutil.copytree(source, target)
-
-    def run(self, job: Job) -> list[dict[str, Any]]:
-        """A fresh process for the job; the boundaries that it wrote down. Raises ProofError with its last words."""
-        file = Path(job.log).with_suffix(".job.json")
-        job.write(file)
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(_search_path())}
-        done = subprocess.run(
-            [sys.executable, "-m", "labkit.proof.child", str(file)], capture_output=True, text=True, env=env,
-            start_new_session=os.name == "posix", stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        if done.returncode != 0:
-            words = done.stderr.strip().splitlines()
-            raise ProofError(
-                f"a process of the proof ({job.mode}) failed: {words[-1] if words else f'status {done.returncode}'}",
-                "a recipe that runs, and resumes, without an error",
-                "run it alone with `labkit train` to see the whole error",
-            )
-        return read_lines(job.log).records
-
-
-def _search_path() -> list[str]:
-    """Where this process finds labkit and the user's modules, for a process that starts in the same folder."""
-    return [str(Path(__file__).resolve().parents[2]), *(path for path in sys.path if path)]
 
 
 def _chains(stops: str | Sequence[int | Stop], last: int) -> list[Stop]:

@@ -17,11 +17,13 @@ from labkit import randomness, schedule
 from labkit.config import RunConfig
 from labkit.device import to_device
 from labkit.ema import Ema
-from labkit.errors import ConfigError, DataError, RandomnessError, RecipeError
-from labkit.evaluate import leaving_no_trace
+from labkit.errors import ConfigError, DataError, PrecisionError, RandomnessError, RecipeError
+from labkit.evaluate import leaving_no_trace, nothing_moved
 from labkit.loading import Feed, draws_from_global, fetch
+from labkit.norms import first_nonfinite
 from labkit.order import EpochOrder
-from labkit.precision import Precision
+from labkit.precision import NumericPolicy, Precision
+from labkit.precision import apply as apply_policy
 from labkit.recipe import Recipe, Splits
 from labkit.state import RunState, capture_optimizer
 from labkit.weighting import check_additive
@@ -36,6 +38,15 @@ class Parts:
     splits: Splits
     order: EpochOrder
     state: RunState
+
+
+def apply_numerics(config: RunConfig) -> dict[str, Any]:
+    """Set what the config says about arithmetic, for this whole process; what torch then says. Raises ConfigError."""
+    try:
+        policy = NumericPolicy(config.tf32, config.matmul, config.deterministic, config.cudnn_benchmark)
+    except PrecisionError as error:
+        raise ConfigError(error.found, error.expected, error.do) from error
+    return apply_policy(policy, config.threads)
 
 
 def build(recipe: Recipe, config: RunConfig) -> Parts:
@@ -87,13 +98,18 @@ def _check_splits(splits: Splits, config: RunConfig) -> None:
 
 
 def preflight(parts: Parts) -> list[str]:
-    """Try the recipe's functions once, leaving no trace; returns notices for the user.
+    """Try the recipe's functions and the feed once, leaving no trace; returns notices for the user.
 
     Raises RecipeError, WeightingError, RandomnessError or ConfigError where a contract is broken.
     """
     state, recipe, splits, config = parts.state, parts.recipe, parts.splits, parts.config
     notices: list[str] = []
-    with randomness.preserved(state.generators, state.devices), leaving_no_trace(state.model):
+    schedule.check_target(config, state.schedule)
+    bad = first_nonfinite(state.model.named_parameters())
+    if bad is not None:
+        raise RecipeError(f"the parameter {bad} of a new model is not finite", "finite weights", "check model()")
+    build_feed(parts, config)  # what workers would stumble over is said here, and none is started
+    with nothing_moved(state), leaving_no_trace(state.model):
         _check_global_draws(parts)
 
         def batch(*indices: int) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -97,7 +98,7 @@ class RunConfig:
     eval_weights: Literal["raw", "ema"] = "raw"
     eval_batch_size: int = 256
     metric: str = "loss"
-    mode: Literal["min", "max"] = "min"
+    mode: Literal["min", "max"] | None = None  # which is better; None: "min" for the loss, no guess else
     patience: int | None = None  # evaluations in a row without improvement before the run ends
     min_improvement: float = 0.0
     samples_every: int = 0  # evaluations between stored qualitative outputs; 0: never
@@ -130,6 +131,8 @@ class RunConfig:
         for item in fields(self):
             if item.name != "options":
                 object.__setattr__(self, item.name, _typed(item.name, getattr(self, item.name)))
+        if self.mode is None and self.metric == "loss":
+            object.__setattr__(self, "mode", "min")
         _check_values(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -266,6 +269,10 @@ _ABOVE: dict[str, float] = {
 
 
 def _check_values(config: RunConfig) -> None:
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{item.name}={value}", "a finite number", f"correct {item.name}, or leave it out")
     for name, least in _AT_LEAST.items():
         value = getattr(config, name)
         if value is not None and not value >= least:
@@ -306,6 +313,12 @@ def _check_combinations(config: RunConfig) -> None:
             f"schedule=plateau with schedule_clock={config.schedule_clock}, eval_every={config.eval_every}",
             "the validation clock and evaluations",
             "set schedule_clock=validation and eval_every",
+        )
+    if config.schedule == "plateau" and config.warmup:
+        raise ConfigError(f"schedule=plateau with warmup={config.warmup}", "no warm-up", "leave warmup out")
+    if config.eval_every and config.mode is None:
+        raise ConfigError(
+            f"metric={config.metric} without a direction", "mode=min or mode=max, never guessed", "set mode"
         )
     if config.schedule_clock == "validation" and not config.eval_every:
         raise ConfigError("schedule_clock=validation without evaluations", "eval_every above 0", "set eval_every")

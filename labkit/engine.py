@@ -44,6 +44,7 @@ class Engine:
         self.config = parts.config
         self.stages = Stages(parts.config.profile, parts.config.device)
         self._streams = randomness.capture(parts.state.generators, parts.state.devices)
+        self._at_work = False
         self._feed = build_feed(parts, parts.config)
         self._feed.at(parts.state.cursor)
         self.loop = Loop(parts.recipe, parts.config, parts.state, self._feed, self.stages)
@@ -54,12 +55,17 @@ class Engine:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """The run's random streams inside, the caller's outside."""
+        """The run's random streams inside, the caller's outside; inside itself it changes nothing."""
+        if self._at_work:
+            yield
+            return
         callers = randomness.capture()
         randomness.restore(self._streams, self.state.generators, self.state.devices)
+        self._at_work = True
         try:
             yield
         finally:
+            self._at_work = False
             self._streams = randomness.capture(self.state.generators, self.state.devices)
             randomness.restore({**callers, "generators": {}})
 
@@ -99,7 +105,8 @@ class Engine:
                 record = self.update()
                 self.evaluate_if_due()
                 if observe is not None:
-                    observe(record)
+                    with randomness.preserved(self.state.generators, self.state.devices):
+                        observe(record)
 
     def capture(self) -> Saved:
         """A copy of the whole state, with the run's own random streams; later updates do not change it."""

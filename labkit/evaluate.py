@@ -6,6 +6,7 @@ were in, buffers hold the bits they held, and no random stream has moved: evalua
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,7 @@ from labkit.ema import recompute_batchnorm
 from labkit.errors import ConfigError, RecipeError
 from labkit.loading import fetch
 from labkit.recipe import Recipe
-from labkit.state import Best, RunState
+from labkit.state import Best, RunState, kept_buffers, put_back
 from labkit.weighting import Total
 
 RECOMPUTE_EXAMPLES = 1024
@@ -71,7 +72,7 @@ def batches(dataset: Any, collate: Callable[[Any], Any], batch_size: int, stop: 
 def leaving_no_trace(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; modes per module, buffers and global random streams come back, also after an exception."""
     modes = {module: module.training for module in model.modules()}
-    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    buffers = kept_buffers(model)
     devices = tuple({parameter.device for parameter in model.parameters()})
     with randomness.preserved(devices=devices):
         try:
@@ -80,14 +81,7 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
         finally:
             for module, training in modes.items():
                 module.training = training
-            with torch.no_grad():
-                for name, value in model.named_buffers():
-                    if name in buffers and not _same_bits(value, buffers[name]):
-                        value.copy_(buffers[name])
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+            put_back(buffers)
 
 
 def evaluate_state(
@@ -107,8 +101,20 @@ def evaluate_state(
             autocast=state.precision.autocast, should_stop=should_stop,
         )  # fmt: skip
 
-    with carrying_average(state, recipe, config, train):
+    with nothing_moved(state), carrying_average(state, recipe, config, train):
         return score()
+
+
+@contextmanager
+def nothing_moved(state: RunState) -> Iterator[None]:
+    """All random streams, registered ones too, and the recipe's stateful objects come back, also after an exception."""
+    before = {name: copy.deepcopy(thing.state_dict()) for name, thing in state.stateful.items()}
+    with randomness.preserved(state.generators, state.devices):
+        try:
+            yield
+        finally:
+            for name, thing in state.stateful.items():
+                thing.load_state_dict(before[name])
 
 
 @contextmanager

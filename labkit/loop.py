@@ -24,7 +24,7 @@ from labkit.loading import Feed, Fetched
 from labkit.recipe import Recipe
 from labkit.records.monitors import LayerMonitor
 from labkit.records.stages import Stages
-from labkit.state import RunState
+from labkit.state import KeptBuffer, RunState, kept_buffers, put_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,6 @@ class Loop:
         """
         state, config, enter = self.state, self.config, self.stages.enter
         self.refuse_if_torn()
-        self.torn = "fetch"
 
         # 1 fetch: all microbatches of the update, and how many valid targets they hold together
         enter("data")
@@ -249,14 +248,12 @@ class Loop:
     def _rates(self) -> tuple[float, ...]:
         return tuple(float(group["lr"]) for group in self.state.optimizer.param_groups)
 
-    def _buffers(self) -> list[tuple[Tensor, Tensor]]:
+    def _buffers(self) -> list[KeptBuffer]:
         """Buffers and copies: forward moves BatchNorm statistics before anyone knows whether the loss is finite."""
-        return [(value, value.clone()) for value in self.state.model.buffers()] if self._has_buffers else []
+        return kept_buffers(self.state.model) if self._has_buffers else []
 
-    def _put_back(self, buffers: list[tuple[Tensor, Tensor]]) -> None:
-        with torch.no_grad():
-            for value, kept in buffers:
-                value.copy_(kept)
+    def _put_back(self, buffers: list[KeptBuffer]) -> None:
+        put_back(buffers)
 
 
 _NOTHING_MEASURED: dict[str, Any] = {

@@ -18,6 +18,8 @@ from labkit.errors import ConfigError, StateError
 class Schedule(Protocol):
     """What the loop needs of a schedule."""
 
+    ends: int | None  # the clock's value at which its plan is over; None: never
+
     def advance(self, clock: int, metric: float | None = None) -> None:
         """Set the rates for the next update; clock is the clock's present value, metric that of an evaluation."""
 
@@ -29,11 +31,16 @@ class Schedule(Protocol):
 def build(config: RunConfig, optimizer: torch.optim.Optimizer, own: Any | None = None) -> Schedule:
     """The schedule that the config names, or a recipe's own torch scheduler in its place. Sets the first rates."""
     if own is not None:
+        if config.schedule != "constant" or config.warmup:
+            raise ConfigError(
+                f"schedule={config.schedule}, warmup={config.warmup}, and the recipe brings a schedule of its own",
+                "one schedule", "leave both settings out, or return None from the recipe's schedule()",
+            )  # fmt: skip
         return TorchSchedule(own)
     if config.schedule == "plateau":
         return TorchSchedule(
             torch.optim.lr_scheduler.ReduceLROnPlateau(
-                optimizer, mode=config.mode, factor=config.schedule_factor, patience=config.schedule_interval
+                optimizer, mode=config.mode or "min", factor=config.schedule_factor, patience=config.schedule_interval
             ),
             wants_metric=True,
         )
@@ -45,6 +52,7 @@ class FactorSchedule:
 
     def __init__(self, optimizer: torch.optim.Optimizer, config: RunConfig) -> None:
         self._optimizer, self._config = optimizer, config
+        self.ends = config.horizon if config.schedule in {"linear", "cosine", "onecycle"} else None
         self.base_rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.clock = 0
         self.advance(0)
@@ -73,15 +81,21 @@ class FactorSchedule:
 
 
 class TorchSchedule:
-    """A torch scheduler, advanced once for each tick of the clock."""
+    """A torch scheduler, advanced once for each tick of the clock, and not past the end of its own plan.
+
+    OneCycleLR gives the rates of updates 1 to total_steps; one call more raises the rate again, the next one fails.
+    """
 
     def __init__(self, scheduler: Any, wants_metric: bool = False) -> None:
         self._scheduler, self._wants_metric = scheduler, wants_metric
+        self.ends: int | None = getattr(scheduler, "total_steps", None)
         self.clock = 0
 
     def advance(self, clock: int, metric: float | None = None) -> None:
         while self.clock < clock:
             self.clock += 1
+            if self.ends is not None and self.clock >= self.ends:
+                continue
             if self._wants_metric:
                 self._scheduler.step(metric)
             else:
@@ -121,12 +135,12 @@ def _cosine(start: float, end: float, done: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * done)) / 2
 
 
-def check_target(config: RunConfig, updates: int) -> None:
+def check_target(config: RunConfig, schedule: Schedule) -> None:
     """Refuse a target beyond the planned end of the schedule, unless the config says to hold the last rate."""
-    ends = config.schedule in {"linear", "cosine", "onecycle"} and config.schedule_clock == "updates"
-    if ends and config.horizon is not None and updates > config.horizon and config.after_horizon == "refuse":
+    goal = config.updates if config.schedule_clock == "updates" else None
+    if goal is not None and schedule.ends is not None and goal > schedule.ends and config.after_horizon == "refuse":
         raise ConfigError(
-            f"the schedule was planned for {config.horizon} updates, the target is {updates}",
+            f"the schedule was planned for {schedule.ends} updates, the target is {goal}",
             "a plan for the rest",
             "set after_horizon=hold to go on at the last rate, or start a new run with a longer horizon",
         )

@@ -159,7 +159,7 @@ def capture_model(model: nn.Module) -> Saved:
     return {
         "state": state,
         "hidden_buffers": hidden,
-        "trainable": {name: p.requires_grad for name, p in inner.named_parameters()},
+        "trainable": {name: p.requires_grad for name, p in inner.named_parameters(remove_duplicate=False)},
         "training": {name: module.training for name, module in inner.named_modules()},
     }
 
@@ -174,12 +174,12 @@ def architecture(model: nn.Module) -> dict[str, str]:
 def check_model(model: nn.Module, saved: Saved) -> None:
     """Raise StateError naming the first entry that is missing, unknown or of another shape or dtype."""
     live = capture_model(model)
-    for group in ("state", "hidden_buffers"):
+    for group in ("state", "hidden_buffers", "trainable", "training"):
         missing, extra = live[group].keys() - saved[group].keys(), saved[group].keys() - live[group].keys()
         if missing or extra:
             raise StateError(
                 f"the checkpoint lacks {sorted(missing)[:3]} and has {sorted(extra)[:3]} besides",
-                "the same parameter and buffer names",
+                "the same names of parameters, buffers and modules",
                 _OTHER,
             )
         for name, value in live[group].items():
@@ -205,6 +205,33 @@ def load_model(model: nn.Module, saved: Saved) -> None:
         module.training = saved["training"][name]
 
 
+KeptBuffer = tuple[dict[str, Tensor | None], str, Tensor, Tensor]
+"""Where a module keeps a buffer, its name there, the tensor itself and a copy of its bits."""
+
+
+def kept_buffers(model: nn.Module) -> list[KeptBuffer]:
+    """Every buffer with a copy, for put_back(): forward may write into a buffer, or put another tensor in its place."""
+    return [
+        (module._buffers, name, value, value.clone())
+        for module in model.modules()
+        for name, value in module._buffers.items()
+        if value is not None
+    ]
+
+
+def put_back(buffers: list[KeptBuffer]) -> None:
+    """The same tensors in the same places with the same bits; what changed no bit is not written to."""
+    with torch.no_grad():
+        for holder, name, value, kept in buffers:
+            holder[name] = value
+            if not _same_bits(value, kept):
+                value.copy_(kept)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
 # --- optimizer: torch matches by position, labkit by name ------------------------------------------------------------
 
 
@@ -224,7 +251,7 @@ def _names_by_group(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
 
 
 def capture_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> Saved:
-    """{"type", "groups": [{"names", hyperparameters}], "state": {parameter name: its state}}."""
+    """{"type", "groups": [{"names", hyperparameters}], "state": {parameter name: its state}, "own": the rest}."""
     groups = _names_by_group(model, optimizer)
     parameters = dict(bare(model).named_parameters())
     hyper = [{k: v for k, v in g.items() if k not in {"params", "param_names"}} for g in optimizer.param_groups]
@@ -233,6 +260,7 @@ def capture_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> Sav
         "type": type(optimizer).__name__,
         "groups": [{"names": names, **values} for names, values in zip(groups, hyper, strict=True)],
         "state": {name: dict(state) for name, state in present.items() if state},
+        "own": {key: value for key, value in optimizer.state.items() if isinstance(key, str)},
     }
 
 
@@ -247,7 +275,7 @@ def _prepared_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, save
         )
     parameters = dict(bare(model).named_parameters())
     position = {name: i for i, name in enumerate(name for names in live for name in names)}
-    state: dict[int, Any] = {}
+    state: dict[int | str, Any] = dict(saved["own"])
     for name, values in saved["state"].items():
         for key, value in values.items():
             if isinstance(value, Tensor) and value.dim() and value.shape != parameters[name].shape:

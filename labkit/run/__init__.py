@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from labkit import identity, randomness
-from labkit.build import Parts, build, preflight
+from labkit.build import Parts, apply_numerics, build, build_feed, preflight
 from labkit.checkpoint import Found
 from labkit.config import ENVIRONMENT_FIELDS, MAY_CHANGE, RunConfig, field_names, parse, unknown_name
-from labkit.errors import CheckpointError, ConfigError, IdentityError, RunFolderError
+from labkit.errors import CheckpointError, IdentityError, RunFolderError
 from labkit.files import lock, write_text_durably
-from labkit.precision import NumericPolicy
-from labkit.precision import apply as apply_policy
 from labkit.recipe import Recipe, resolve
 from labkit.recipes import find
-from labkit.records.attempts import AttemptLog, read_attempts
+from labkit.records.attempts import Attempt, AttemptLog, read_attempts
 from labkit.records.environment import environment
 from labkit.records.tails import last_record, truncate_after
 from labkit.run.folder import RunFolder
@@ -54,7 +52,7 @@ def start(
     _refuse_occupied(place)
     callers = randomness.capture()
     try:
-        policy = _apply_policy(config)
+        policy = apply_numerics(config)
         parts = build(found, config)
         notices = preflight(parts)
         with ExitStack() as held:
@@ -68,7 +66,8 @@ def start(
             store = place.store(config, run_id)
             notices += _space_notice(store, parts)
             session = _open(
-                place, parts, store, held, present=present, run_id=run_id, parent=None, overrides={}, segment=0,
+                place, parts, store, held, present=present, run_id=run_id, parent=None, overrides={}, exact=True,
+                segment=0,
                 seconds=0.0, saved_attempt=None, notices=notices, env=env,
                 words={"question": question, "baseline": baseline, "guardrails": guardrails,
                        "next_decision": next_decision},
@@ -113,12 +112,13 @@ def resume(
             if newest.manifest["facts"]["dry_run"]:
                 name = newest.path.name
                 raise CheckpointError(f"{name} is the checkpoint of a dry run", "one of a real run", "start one")
-            policy = _apply_policy(config)
+            policy = apply_numerics(config)
             parts = build(found, config)
             present = identity.identity(config, parts.state.model, found, parts.splits)
             passed = identity.check(newest.manifest["facts"]["identity"], present, overrides)
             notices = preflight(parts)
             parts.state.restore(newest.payload)
+            build_feed(parts, config).at(parts.state.cursor)  # a place outside the data is refused here
             return _continue(place, parts, store, held, meta, newest, present, passed, notices, policy)
         finally:
             randomness.restore({**callers, "generators": {}})
@@ -131,10 +131,14 @@ def _continue(
     """Everything fits: cut the records back to the restored boundary and open the next segment."""
     store.sweep()
     env = environment()
-    segment = len(read_attempts(place.path))
-    signals = last_record(place.signals) or {}
-    used = max(float(newest.manifest["facts"]["seconds_used"]), float(signals.get("seconds", 0.0)))
+    earlier = read_attempts(place.path)
+    saved, used = float(newest.manifest["facts"]["seconds_used"]), _seconds_used(place, newest, earlier)
     cut = truncate_after(place.trajectory, parts.state.counters.attempted)
+    for path in (place.samples, place.monitors):
+        truncate_after(path, parts.state.counters.attempted)
+    if cut:
+        lost = f"its {used - saved:.3g} s stay counted" if used > saved else "how long it took is not known"
+        notices.append(f"what came after update {newest.update} is made again ({cut} records are kept in cut/); {lost}")
     for rejected in newest.rejected:
         notices.append(f"{rejected.path.name} is damaged ({rejected.reason}); update {newest.update} is used instead")
     notices += [f"{m.field} differs: checkpoint {m.saved!r}, now {m.present!r}; no longer exact" for m in passed]
@@ -142,29 +146,38 @@ def _continue(
     session = _open(
         place, parts, store, held, words={}, present=present, run_id=meta["run_id"],
         parent={"update": newest.update, "attempt": parts.state.counters.attempted},
-        overrides={m.field: [m.saved, m.present] for m in passed}, segment=segment, seconds=used,
+        overrides={m.field: [m.saved, m.present] for m in passed},
+        exact=bool(newest.manifest["facts"]["exact"]) and not passed, segment=len(earlier), seconds=used,
         saved_attempt=parts.state.counters.attempted, notices=notices, env=env,
     )  # fmt: skip
     for rejected in newest.rejected:
         session._attempts.remark("fallback", checkpoint=rejected.path.name, why=rejected.reason)
     if cut:
-        session._attempts.remark("trajectory cut", lines=cut)
+        session._attempts.remark("trajectory cut", lines=cut, lost_seconds=used - saved)
     write_text_durably(place.config, _json({**meta, "config": parts.config.to_dict()}))
     return session
 
 
+def _seconds_used(place: RunFolder, newest: Found, earlier: Sequence[Attempt]) -> float:
+    """Seconds at work, what a kill lost included: the largest that checkpoint, signals and ended attempts know of."""
+    signals = last_record(place.signals) or {}
+    ends = [attempt.end.get("measured", {}).get("seconds_used", 0.0) for attempt in earlier]
+    return max(float(s) for s in (newest.manifest["facts"]["seconds_used"], signals.get("seconds", 0.0), *ends))
+
+
 def _open(
     place: RunFolder, parts: Parts, store: Any, held: ExitStack, *, words: Mapping[str, str],
-    present: Mapping[str, Any], run_id: str, parent: Any, overrides: Mapping[str, Any], segment: int, seconds: float, saved_attempt: int | None,
+    present: Mapping[str, Any], run_id: str, parent: Any, overrides: Mapping[str, Any], exact: bool,
+    segment: int, seconds: float, saved_attempt: int | None,
     notices: list[str], env: Mapping[str, Any],
 ) -> Session:  # fmt: skip
     attempts = AttemptLog(place.path)
     attempts.begin(
         name=place.name, config=parts.config.to_dict(), recipe=parts.config.recipe, **words,
         data=present["data"], model={"architecture": len(present["architecture"])}, code=env.get("git"),
-        parent=parent, overrides=overrides, exact=not overrides,
+        parent=parent, overrides=overrides, exact=exact,
     )  # fmt: skip
-    facts = {"run_id": run_id, "identity": dict(present), "exact": not overrides, "started": time.time()}
+    facts = {"run_id": run_id, "identity": dict(present), "exact": exact, "started": time.time()}
     return Session(
         place, parts, store, attempts, held.pop_all(), facts, segment=segment, seconds_before=seconds,
         saved_attempt=saved_attempt, notices=notices,
@@ -192,14 +205,6 @@ def _changed(config: RunConfig, settings: Mapping[str, Any], overrides: Collecti
                 "start a new run in another folder; only these may change: " + ", ".join(sorted(MAY_CHANGE)),
             )  # fmt: skip
     return changed
-
-
-def _apply_policy(config: RunConfig) -> dict[str, Any]:
-    try:
-        policy = NumericPolicy(config.tf32, config.matmul, config.deterministic, config.cudnn_benchmark)
-    except Exception as error:
-        raise ConfigError(str(error)) from error
-    return apply_policy(policy, config.threads)
 
 
 def _space_notice(store: Any, parts: Parts) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import identity, randomness
-from labkit.build import build
+from labkit.build import apply_numerics, build
 from labkit.checkpoint import CheckpointStore
 from labkit.checkpoint import verify as verify_one
 from labkit.engine import Engine
@@ -78,6 +78,7 @@ def replay(folder: Path | str, attempt: int | None = None, *, recipe: Recipe | N
     found = store.newest(usable=lambda manifest: _too_late(manifest, attempt))
     callers = randomness.capture()
     try:
+        apply_numerics(config)
         parts = build(recipe or find(config.recipe), config)
         present = identity.identity(config, parts.state.model, parts.recipe, parts.splits)
         identity.check(found.manifest["facts"]["identity"], present)

@@ -14,17 +14,19 @@ from typing import Any
 
 import torch
 
-from labkit import device, randomness, schedule
+from labkit import device, norms, randomness, schedule
 from labkit.build import Parts
 from labkit.checkpoint import BackgroundSaver, CheckpointStore
 from labkit.config import MAY_CHANGE, RunConfig
 from labkit.engine import Engine
 from labkit.errors import ConfigError, NonfiniteError, StorageError
-from labkit.evaluate import carrying_average, evaluate_state, leaving_no_trace, out_of_patience
+from labkit.evaluate import carrying_average, evaluate_state, leaving_no_trace, nothing_moved, out_of_patience
 from labkit.interrupt import Wishes, listening
+from labkit.loading import WorkerError
 from labkit.loop import Attempt
 from labkit.records.attempts import AttemptLog
 from labkit.records.lines import LineLog
+from labkit.records.stages import Profile
 from labkit.records.tensorboard import Mirror
 from labkit.run.folder import RunFolder
 from labkit.state import RunState, Saved
@@ -34,6 +36,18 @@ Observer = Callable[[Attempt], None]
 
 LOOK_SECONDS = 0.2
 """How often the run folder is looked at for a request."""
+
+SIGNAL_SECONDS = 5.0
+"""A line of signals is due after so long, however slow an attempt is: more is not unknown after a kill."""
+
+
+DEAF = "outside the main thread signals are not handled; request_stop() or a file named stop ends this run"
+
+AT_OPENING = frozenset(
+    {"save", "keep", "milestone_every", "workers", "start_method", "persistent_workers", "prefetch", "monitor_every",
+     "profile", "tensorboard"}
+)  # fmt: skip
+"""Fields of MAY_CHANGE that take effect when a session is opened: a resume may change them, a session may not."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +82,12 @@ class Session:
         self._saved_attempt = saved_attempt  # attempts made when the newest checkpoint was taken
         self._saver = BackgroundSaver(store) if parts.config.save == "background" else None
         self._trajectory, self._signals = LineLog(folder.trajectory), LineLog(folder.signals)
-        self._seconds_before, self._began = seconds_before, time.monotonic()
+        self._seconds_before, self._worked = seconds_before, 0.0
+        self._at_work_since: float | None = None
+        self._profile: Profile | None = None
         self._saved_at = time.monotonic()
         self._look_at = 0.0
-        self._since = (time.perf_counter(), parts.state.counters.examples, parts.state.counters.tokens)
+        self._since = (seconds_before, parts.state.counters.examples, parts.state.counters.tokens)
         self._totals: dict[str, Total] | None = None
         self._tally: dict[str, int] = {}
         self._mirror = self._open_mirror()
@@ -95,8 +111,14 @@ class Session:
 
     @property
     def seconds_used(self) -> float:
-        """Seconds that this run has worked, all its processes and abandoned tails together."""
-        return self._seconds_before + time.monotonic() - self._began
+        """Seconds that this run has worked, all its processes and what a kill lost together; no pauses."""
+        since = self._at_work_since
+        return self._seconds_before + self._worked + (0.0 if since is None else time.monotonic() - since)
+
+    @property
+    def profile(self) -> Profile | None:
+        """Seconds by stage while this session worked; they sum to `wall`. None without the setting profile=true."""
+        return self._profile
 
     @property
     def totals(self) -> dict[str, Total]:
@@ -108,6 +130,9 @@ class Session:
         for name in settings:
             if name not in MAY_CHANGE:
                 raise ConfigError(f"{name} cannot change within a run", "one of " + ", ".join(sorted(MAY_CHANGE)), "")
+            if name in AT_OPENING:
+                again = f"close this session, then resume(folder, {name}=...)"
+                raise ConfigError(f"{name} is settled when a session is opened", "a field that is read later", again)
         self.engine.config = self.engine.loop.config = self.config.changed(**settings)
 
     def request_stop(self, reason: str = "asked to stop") -> None:
@@ -123,20 +148,31 @@ class Session:
         if settings:
             self.change(**settings)
         check_target(self.config)
+        schedule.check_target(self.config, self.state.schedule)
         before = self.update
-        with self._working(), listening(self.wishes):
-            while (ending := self._boundary()) is None:
-                self._attempt()
+        try:
+            with self._working(), listening(self.wishes) as heard:
+                if not heard and DEAF not in self.notices:
+                    self.notices += (DEAF,)
+                while (ending := self._boundary()) is None:
+                    self._attempt()
+        finally:
+            self.wishes.stop = None  # obeyed, or overtaken by an error
         status, reason = ending
-        self.wishes.stop = None  # obeyed
         self._ended = ("stopped" if status == "stopped" else "finished", None)
         return Outcome(status, reason, self.update, self.update - before)
 
     def attempt(self) -> Attempt:
-        """One attempt, then evaluate, decide and publish if they are due: for tools that look at each boundary."""
+        """Evaluate, decide and publish if they are due, then one attempt: for tools that look at each boundary."""
         with self._working():
             self._boundary()
             return self._attempt()
+
+    def sample(self, updates: int) -> None:
+        """So many attempts in a row and nothing else, no evaluation and no save: what a plan measures."""
+        with self._working():
+            for _ in range(updates):
+                self._attempt()
 
     def boundary(self) -> None:
         """What is due at the present boundary (evaluate, decide, publish), without going on."""
@@ -230,7 +266,7 @@ class Session:
         with (
             carrying_average(self.state, self.parts.recipe, config, self.parts.splits.train),
             leaving_no_trace(self.state.model),
-            randomness.preserved(self.state.generators, self.state.devices),
+            nothing_moved(self.state),
             torch.no_grad(),
             LineLog(self.folder.samples) as log,
         ):
@@ -285,10 +321,16 @@ class Session:
             self.wishes.request_stop("stop file")
 
     def _finish_background(self, wait: bool) -> None:
-        """Raise the error of a background save that failed, clear old checkpoints after one that is done."""
+        """Clear old checkpoints after a background save; a failed one is recorded, and raised only at the end."""
         if self._saver is None:
             return
-        done = self._saver.wait() if wait else self._saver.check()
+        try:
+            done = self._saver.wait() if wait else self._saver.check()
+        except StorageError as error:
+            self._save_failed(error)
+            if wait:
+                raise
+            return
         if done is not None:
             self.store.retain(self.state.best.update)
 
@@ -298,6 +340,12 @@ class Session:
         """Records to disk first, then the state: a checkpoint never knows more than the records."""
         self.engine.loop.refuse_if_torn()
         self.engine.stages.enter("publish")
+        bad = norms.first_nonfinite(self.state.model.named_parameters())
+        if bad is not None:
+            raise NonfiniteError(
+                f"after update {self.update} the parameter {bad} is not finite", "finite parameters in a checkpoint",
+                "resume: the newest checkpoint is from before; lower the rate in a new run",
+            )  # fmt: skip
         self._trajectory.flush(durable=True)
         self._signals.flush(durable=True)
         if self._mirror is not None:
@@ -315,18 +363,26 @@ class Session:
                 self.store.publish(state.counters.committed, state.capture(), facts)
                 self.store.retain(state.best.update)
         except StorageError as error:
-            self._attempts.remark("save failed", update=state.counters.committed, why=type(error).__name__)
+            self._save_failed(error)
             if reason in {"start", "dry run", "asked", "signal", "stopped", "finished", "early stopped"}:
                 raise
-            self.notices += (f"update {state.counters.committed}: the save failed, the run goes on. {error}",)
-            self._saved_at = time.monotonic()
             return
         self._saved_attempt, self._saved_at = state.counters.attempted, time.monotonic()
+
+    def _save_failed(self, error: StorageError) -> None:
+        self._attempts.remark("save failed", update=self.update, why=type(error).__name__)
+        self.notices += (f"update {self.update}: the save failed, the checkpoint before it stays. {error}",)
+        self._saved_attempt, self._saved_at = None, time.monotonic()
 
     # --- one attempt --------------------------------------------------------------------------------------------------
 
     def _attempt(self) -> Attempt:
-        record = self.engine.update()
+        try:
+            record = self.engine.update()
+        except WorkerError:
+            if self.engine.loop.torn is None and self.state.counters.attempted != self._saved_attempt:
+                self._publish("worker died")  # it died over a fetch: the boundary before it stands
+            raise
         line = {name: getattr(record, name) for name in _ATTEMPT_FIELDS}
         line["segment"] = self.segment
         if record.tally is not None:
@@ -337,12 +393,15 @@ class Session:
         if record.layers is not None:
             with LineLog(self.folder.monitors) as log:
                 log.append(record.layers)
-        if self.config.signals_every and record.attempt % self.config.signals_every == 0:
+        every = self.config.signals_every
+        if every and (record.attempt % every == 0 or self.seconds_used - self._since[0] >= SIGNAL_SECONDS):
             self._signal(record)
         if record.skipped is not None and record.skipped not in {"no valid targets", "scaler backed off"}:
             self._incident(record.attempt, record.skipped)
-        for observer in self.observers:
-            observer(record)
+        if self.observers:
+            with randomness.preserved(self.state.generators, self.state.devices):  # whatever they draw or seed
+                for observer in self.observers:
+                    observer(record)
         return record
 
     def _record(self, line: dict[str, Any]) -> None:
@@ -360,16 +419,16 @@ class Session:
 
     def _signal(self, record: Attempt) -> None:
         """What belongs to the clock and the machine, since the last line."""
-        now, (then, examples, tokens) = time.perf_counter(), self._since
+        now, (then, examples, tokens) = self.seconds_used, self._since
         passed = max(now - then, 1e-9)
         line: dict[str, Any] = {
-            "attempt": record.attempt, "update": record.update, "segment": self.segment, "seconds": self.seconds_used,
+            "attempt": record.attempt, "update": record.update, "segment": self.segment, "seconds": now,
             "examples_per_second": (record.examples - examples) / passed,
             "tokens_per_second": (record.tokens - tokens) / passed,
             "peak_memory_bytes": device.peak_memory_bytes(self._device),
         }  # fmt: skip
         if self.config.profile:
-            line["stage_seconds"] = self.engine.stages.report()
+            line["stage_seconds"] = self._take_profile().seconds
         if self._tally:
             line["tally"], self._tally = self._tally, {}
         self._signals.append(line)
@@ -387,13 +446,32 @@ class Session:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """The run's random streams inside, the caller's outside; a failure is recorded with its stage."""
+        """The run's random streams and clock inside, the caller's outside; a failure is recorded with its stage."""
+        if self._at_work_since is not None:
+            yield
+            return
         with self.engine.working():
+            self.engine.stages.take()  # what passed since the session last worked belongs to nobody
+            self._at_work_since = time.monotonic()
             try:
                 yield
             except BaseException as error:
                 self._failed(error)
                 raise
+            finally:
+                self._worked += time.monotonic() - self._at_work_since
+                self._at_work_since = None
+                if self.config.profile:
+                    self._take_profile()
+
+    def _take_profile(self) -> Profile:
+        """The stage times since the last call, also added to those of the whole session."""
+        taken, total = self.engine.stages.take(), self._profile or Profile({}, 0.0, 0.0)
+        seconds = dict(total.seconds)
+        for name, spent in taken.seconds.items():
+            seconds[name] = seconds.get(name, 0.0) + spent
+        self._profile = Profile(seconds, total.wall + taken.wall, total.overhead + taken.overhead)
+        return taken
 
     def _failed(self, error: BaseException) -> None:
         if self._ended[1] is error:
@@ -416,6 +494,7 @@ class Session:
                 "updates": counters.committed, "examples": counters.examples, "tokens": counters.tokens,
                 "skipped": counters.skipped, "scaler_skipped": counters.scaler_skipped,
                 "peak_memory_bytes": device.peak_memory_bytes(self._device),
+                **({"stage_seconds": self._profile.seconds} if self._profile is not None else {}),
             },
         )  # fmt: skip
 
@@ -424,12 +503,10 @@ _ATTEMPT_FIELDS = tuple(name for name in Attempt.__dataclass_fields__ if name no
 
 
 def check_target(config: RunConfig) -> None:
-    """Raise ConfigError when nothing says where the run ends, or when the schedule ends before it."""
+    """Raise ConfigError when nothing says where the run ends."""
     goals = ("updates", "epochs", "examples", "tokens", "seconds")
     if all(getattr(config, name) is None for name in goals):
         raise ConfigError("nothing says where the run ends", "one of " + ", ".join(goals), "for example updates=200")
-    if config.updates is not None:
-        schedule.check_target(config, config.updates)
 
 
 __all__ = ["Observer", "Outcome", "Session", "check_target"]

@@ -105,7 +105,7 @@ def test_the_two_runs_are_told_apart_without_colour_and_axes_have_units():
     assert straight.get_linestyle() != resumed.get_linestyle() and straight.get_marker() != resumed.get_marker()
     assert loss.get_yscale() == away.get_yscale() == "log"
     assert "nats" in loss.get_ylabel() and away.get_xlabel() == rate.get_xlabel() == "update"
-    assert "equal bits" in [text.get_text() for text in away.texts]
+    assert "equal bits" in [text.get_text() for text in away.get_yticklabels()]
 
 
 def test_a_picture_is_shown_as_png_with_alt_text_and_plain_text_without_measured_values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from labkit.errors import LabkitError
 from labkit.lab import theme
+from labkit.proof.ablate import spread
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class ResumePlot:
     distance: 2-norm between the two runs' parameters after each update; exactly 0 means equal bits.
     equal: whether every recorded bit of the update is equal. differences: first update per quantity, in recorded order.
     band_low, band_high: smallest and largest probe loss of several seeds, or None.
+    logged: whether all that a training log holds is equal, or None where only `equal` is known.
     """
 
     stop: int
@@ -48,6 +50,7 @@ class ResumePlot:
     band_high: np.ndarray | None = None
     seeds: int = 0
     guess: int | None = field(default=None)
+    logged: np.ndarray | None = None
 
     @property
     def leaves_band_at(self) -> int | None:
@@ -70,6 +73,8 @@ def resume_plot(
     band: np.ndarray | None = None,
     first: int = 1,
     guess: int | None = None,
+    log: Collection[str] | None = None,
+    reach: int = 0,
 ) -> ResumePlot:
     """Compare two recorded runs and make the data of the plot.
 
@@ -77,23 +82,26 @@ def resume_plot(
     (probe loss) and "rate" must be among them. Every quantity but "probe" counts for equality, and so does a distance
     other than 0.
     first: number of the first entry's update. band: probe losses of several seeds, shape (seeds, updates).
+    log: the quantities that a training log holds; they are told before the parameters, the others after them.
+    reach: the band is what the seeds span within so many updates on either side.
     Raises LabkitError when the two runs do not hold the same quantities or lengths.
     """
     away = np.asarray(distance, dtype=float)
     updates = np.arange(first, first + len(away))
     _same_shape(straight, resumed, len(away))
-    differences, equal = [], away == 0
-    for name in [n for n in straight if n != "probe"]:
-        here = np.array([_same(a, b) for a, b in zip(straight[name], resumed[name], strict=True)], dtype=bool)
+    differences, equal, logged = [], away == 0, np.ones(len(away), dtype=bool)
+    names = [name for name in straight if name != "probe"]
+    told_after = [name for name in names if log is not None and name not in log]
+    for name in [name for name in names if name not in told_after] + ["parameters"] + told_after:
+        here = away == 0 if name == "parameters" else _equal_entries(straight[name], resumed[name])
         equal = equal & here
+        if log is not None and name in log:
+            logged = logged & here
         if not here.all():
-            at = int(np.argmin(here))
-            differences.append(
-                Difference(int(updates[at]), name, _number(straight[name][at]), _number(resumed[name][at]))
-            )
-    if (away != 0).any():
-        differences.append(Difference(int(updates[np.argmax(away != 0)]), "parameters"))
-    low, high = (None, None) if band is None else (np.min(band, axis=0), np.max(band, axis=0))
+            at, both = int(np.argmin(here)), (straight.get(name), resumed.get(name))
+            values = [None if run is None else _number(run[at]) for run in both]
+            differences.append(Difference(int(updates[at]), name, *values))
+    low, high = (None, None) if band is None else spread(np.asarray(band, dtype=float), reach)
     columns = [np.asarray(run[name], dtype=float) for name in ("probe", "rate") for run in (straight, resumed)]
     return ResumePlot(
         stop,
@@ -110,6 +118,7 @@ def resume_plot(
         high,
         0 if band is None else len(band),
         guess,
+        None if log is None else logged,
     )
 
 
@@ -124,13 +133,19 @@ def sentence(data: ResumePlot, values: bool = True) -> str:
     first = data.differences[0].update
     told = _told(data.differences)
     parts = [f"{d.quantity} at {d.update}{_values(d) if values else ''}" for d in told]
-    return f"{start}equal through update {first - 1}, the first to differ: {', then '.join(parts)}; {_curve(data)}."
+    quiet = data.logged is not None and data.logged.all()
+    log = "; every number that training logs stays equal" if quiet else ""
+    found = f"equal through update {first - 1}, the first to differ: {', then '.join(parts)}{log}"
+    return f"{start}{found}; {_curve(data)}."
 
 
 def _curve(data: ResumePlot) -> str:
     if data.band_low is None:
         return "no band of seeds was given to judge the curve by"
     left = data.leaves_band_at
+    at = int(np.argmax(data.updates == left))
+    if left is not None and data.resumed_loss[at] < data.band_low[at]:
+        return f"the curve leaves the band of {data.seeds} seeds at {left}, downwards: it looks better"
     if left is None:
         return f"the curve never leaves the band of {data.seeds} seeds: you would not have noticed"
     return f"the curve leaves the band of {data.seeds} seeds at {left}"
@@ -149,17 +164,17 @@ def _values(d: Difference) -> str:
 def resumed_against_uninterrupted(data: ResumePlot) -> theme.Picture:
     """Probe loss, distance of the parameters, used rate, and a strip of equal and different updates."""
     figure = theme.picture(
-        f"resumed against uninterrupted: stopped after {data.stop}, {data.lost} lost", sentence(data), height=5.2
+        f"resumed against uninterrupted: stopped after {data.stop}, {data.lost} lost", sentence(data), height=5.6
     )
     theme.headline(figure, sentence(data))
     loss = theme.panel(
-        figure, (0.085, 0.525, 0.9, 0.335), "Probe loss (fixed images, eval mode)", y="loss, nats per image", log=True
+        figure, (0.115, 0.545, 0.87, 0.32), "Probe loss (fixed examples, eval mode)", y="nats", log=True
     )
     away = theme.panel(
-        figure, (0.085, 0.2, 0.56, 0.215), "Distance of the parameters", x="update", y="2-norm", log=True
+        figure, (0.115, 0.25, 0.53, 0.2), "Distance of the parameters", x="update", y="2-norm", log=True
     )
-    rate = theme.panel(figure, (0.745, 0.2, 0.24, 0.215), "Used rate", x="update")
-    strip = figure.add_axes((0.085, 0.015, 0.9, 0.06))
+    rate = theme.panel(figure, (0.745, 0.25, 0.24, 0.2), "Used rate", x="update")
+    strip = figure.add_axes((0.115, 0.015, 0.87, 0.1))
     _draw_loss(loss, data)
     _draw_distance(away, data)
     rate.plot(
@@ -183,7 +198,7 @@ def _draw_loss(axes: Axes, data: ResumePlot) -> None:
             data.band_high,
             color=theme.PALE,
             linewidth=0,
-            label=f"{data.seeds} other seeds",
+            label=f"{data.seeds} seeds",
         )
     after = data.updates >= data.stop
     axes.plot(data.updates, data.straight_loss, label="uninterrupted", **theme.STRAIGHT.style(len(data.updates)))
@@ -210,24 +225,18 @@ def _draw_loss(axes: Axes, data: ResumePlot) -> None:
     shown = np.concatenate([data.straight_loss, data.resumed_loss[after]])
     shown = shown[np.isfinite(shown) & (shown > 0)]
     if shown.size:  # room below for the legend
-        theme.fit(axes, shown, below=6)
+        theme.fit(axes, shown, below=max(6.0, float(shown.max() / shown.min()) ** 0.25))
 
 
 def _draw_distance(axes: Axes, data: ResumePlot) -> None:
     seen = data.distance[np.isfinite(data.distance) & (data.distance > 0)]
     floor = min(1e-8, float(seen.min()) / 30) if seen.size else 1e-8
-    axes.set_ylim(floor / 5, (float(seen.max()) if seen.size else 1.0) * 20)
+    top = float(seen.max()) if seen.size else 1.0
+    axes.set_ylim(floor / 5, top * 20)
     axes.axhline(floor, color=theme.BLACK, linewidth=1.0)
-    axes.annotate(
-        "equal bits",
-        (0.995, floor),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 2),
-        textcoords="offset points",
-        fontsize=theme.TEXT - 1,
-        ha="right",
-        va="bottom",
-    )
+    decades = np.arange(np.ceil(np.log10(floor)) + 3, np.log10(top * 20))
+    shown = 10.0 ** decades[:: max(1, round(len(decades) / 3))]
+    axes.set_yticks([floor, *shown], ["equal bits", *(theme._decade(value) for value in shown)])
     axes.plot(
         data.updates,
         np.where(data.distance > 0, data.distance, floor),
@@ -236,30 +245,29 @@ def _draw_distance(axes: Axes, data: ResumePlot) -> None:
 
 
 def _draw_strip(axes: Axes, data: ResumePlot) -> None:
-    size = float(min(11.0, 380 / len(data.updates))) ** 2
-    for mask, face in ((data.equal, theme.BLACK), (~data.equal, "white")):
-        axes.scatter(
-            data.updates[mask],
-            np.zeros(mask.sum()),
-            s=size,
-            marker="s",
-            facecolors=face,
-            edgecolors=theme.BLACK,
-            linewidths=0.8,
-        )
+    rows = [("state", data.equal)] if data.logged is None else [("log", data.logged), ("state", data.equal)]
+    size = float(min(10.0, 380 / len(data.updates))) ** 2
+    for height, (_, equal) in enumerate(reversed(rows)):
+        for mask, face in ((equal, theme.BLACK), (~equal, "white")):
+            axes.scatter(
+                data.updates[mask], np.full(mask.sum(), height), s=size, marker="s", facecolors=face,
+                edgecolors=theme.BLACK, linewidths=0.7,
+            )  # fmt: skip
     axes.axvline(data.stop + 0.5, color=theme.GREY, linewidth=1.2, linestyle=(0, (1, 2)))
     axes.set_xlim(data.updates[0] - 1, data.updates[-1] + 1)
-    axes.set_ylim(-1, 1)
-    axes.set_yticks([])
+    axes.set_ylim(-0.7, len(rows) - 0.3)
+    axes.set_yticks(range(len(rows))[::-1], [name for name, _ in rows], fontsize=theme.TEXT)
+    axes.tick_params(length=0)
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
+    what = "One square an update" if data.logged is None else "Training log and whole state, one column an update"
     axes.set_title(
-        "One square an update: filled = every recorded bit equal, hollow = something differs",
-        fontsize=theme.TEXT - 0.5,
-        loc="left",
-        pad=1,
-        y=1.0,
+        f"{what}: filled = equal bits, hollow = not", fontsize=theme.TEXT - 0.5, loc="left", pad=2, y=1.0
     )
+
+
+def _equal_entries(a: Sequence[Any] | np.ndarray, b: Sequence[Any] | np.ndarray) -> np.ndarray:
+    return np.array([_same(x, y) for x, y in zip(a, b, strict=True)], dtype=bool)
 
 
 def _same(a: Any, b: Any) -> bool:

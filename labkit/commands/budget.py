@@ -58,7 +58,7 @@ def _plan(asked: argparse.Namespace) -> int:
             tolerate_seconds=None if asked.tolerate is None else seconds(asked.tolerate),
             progress=lambda text: bar.set_description_str(text), **settings(asked),
         )  # fmt: skip
-    path = asked.plans / f"{made.fingerprint[:16]}.json"
+    path = asked.plans / f"{made.key}.json"
     made.store(path)
     show(asked, str(made), made.to_dict())
     if not asked.json:

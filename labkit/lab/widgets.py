@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ipywidgets
+import traitlets
 from matplotlib.figure import Figure
 
 from labkit.lab import theme
@@ -46,6 +47,12 @@ def tick(label: str, start: bool = False) -> ipywidgets.Checkbox:
     return ipywidgets.Checkbox(value=start, description=label, indent=False, layout=ipywidgets.Layout(width="auto"))
 
 
+class _Image(ipywidgets.Image):
+    """An image that can have a tooltip: ipywidgets 8 reads `description` before it sets one, and fails without it."""
+
+    description = traitlets.Unicode("").tag(sync=True)
+
+
 class Explorer:
     """Controls above a picture above one sentence.
 
@@ -72,9 +79,8 @@ class Explorer:
         self.save_to = Path(save_to) if save_to is not None else Path("figures")
         self._memo: dict[tuple[Any, ...], tuple[bytes, str]] = {}
         picture, said = self._made(self.values)
-        self.image = ipywidgets.Image(
-            value=picture, format="png", tooltip=said, layout=ipywidgets.Layout(max_width="100%")
-        )
+        natural = ipywidgets.Layout(max_width="100%", align_self="flex-start")  # stretched, its text would blur
+        self.image = _Image(value=picture, format="png", tooltip=said, layout=natural)
         self.sentence = ipywidgets.HTML(_status(said))
         self.trouble = ipywidgets.HTML("")
         self.format = ipywidgets.Dropdown(

@@ -8,10 +8,12 @@ from labkit.lab.checks.gradient_norms import check_clip, check_guarded_update
 from labkit.lab.checks.microbatch_weighting import check_accumulate, check_perplexity
 from labkit.lab.checks.passed import ProgressTable, table
 from labkit.lab.checks.seeding import check_evaluate, check_verdict
+from labkit.lab.checks.start_here import check_first_difference
 from labkit.lab.checks.state_machine import check_update, check_what_moved
 from labkit.lab.checks.trustworthy_files import check_newest, check_publish
 
 ALL: tuple[Check, ...] = (
+    check_first_difference,
     *(check_update, check_what_moved, check_evaluate, check_verdict, check_accumulate, check_perplexity),
     *(check_which_piece, check_restore, check_publish, check_newest, check_ema_update, check_borrowed),
     *(check_clip, check_guarded_update, check_plan, check_interval, check_spent),
@@ -25,5 +27,6 @@ def my_progress() -> ProgressTable:
 
 __all__ = ["ALL", "TODO", "Check", "ProgressTable", "Result", "Verdict", "my_progress"]
 __all__ += ["check_accumulate", "check_borrowed", "check_clip", "check_ema_update", "check_evaluate"]
+__all__ += ["check_first_difference"]
 __all__ += ["check_guarded_update", "check_interval", "check_newest", "check_perplexity", "check_plan", "check_publish"]
 __all__ += ["check_restore", "check_spent", "check_update", "check_verdict", "check_what_moved", "check_which_piece"]

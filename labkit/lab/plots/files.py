@@ -19,44 +19,74 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class PublicationPlot:
-    """moves: in the order tried; left: for each move one of OUTCOMES, found after a power cut just after it."""
+    """moves: in the order tried; left: for each move one of OUTCOMES, found after the event struck just after it.
+
+    event: "killed", "power cut" or "disk full". listings: for each move what lay on the disk then, (name, bytes).
+    at: the move that is looked at, counted from 1, or 0 for none.
+    """
 
     moves: Sequence[str]
     left: Sequence[str]
+    event: str = "power cut"
+    listings: Sequence[Sequence[tuple[str, int]]] = ()
+    at: int = 0
+
+
+_EVENT = {"power cut": "A power cut", "killed": "A kill", "disk full": "A disk that is full"}
+_EVENTS = {"power cut": "cuts", "killed": "kills", "disk full": "moves"}
 
 
 def publication_sentence(data: PublicationPlot) -> str:
     """Whether every cut leaves something to resume from; if not, the first that does not."""
     bad = [n for n, what in enumerate(data.left) if what in ("half", "none")]
+    event, many = _EVENT[data.event], _EVENTS[data.event]
     if not bad:
-        return f"A power cut after any of the {len(data.moves)} moves leaves a complete checkpoint."
+        return f"{event} after any of the {len(data.moves)} moves leaves a complete checkpoint."
     n = bad[0]
     what = OUTCOMES[data.left[n]][0]
-    return f"A power cut after move {n + 1} ({data.moves[n]}) leaves {what}; {len(bad)} of {len(data.moves)} cuts do."
+    return f"{event} after move {n + 1} ({data.moves[n]}) leaves {what}; {len(bad)} of {len(data.moves)} {many} do."
+
+
+_SHORT = {"old": "old", "new": "new", "half": "half a file", "none": "nothing"}
 
 
 def publication(data: PublicationPlot) -> theme.Picture:
-    """One mark for each move: what a reader finds when the power is cut just after it."""
-    figure = theme.picture("publication, cut after each move", publication_sentence(data), height=3.6)
-    theme.headline(figure, publication_sentence(data))
-    axes = theme.panel(figure, (0.3, 0.3, 0.68, 0.48), "What a reader finds", x="")
-    rows = list(OUTCOMES)
-    for n, what in enumerate(data.left):
-        _, color, marker = OUTCOMES[what]
-        axes.plot(
-            n + 1, len(rows) - 1 - rows.index(what), marker, color=color, markersize=13, markeredgecolor=theme.BLACK
-        )
-    axes.set_yticks(np.arange(len(rows))[::-1], [OUTCOMES[row][0] for row in rows], fontsize=theme.TEXT)
-    axes.set_xticks(
-        range(1, len(data.moves) + 1),
-        [f"{n}. {m}" for n, m in enumerate(data.moves, 1)],
-        rotation=30,
-        ha="right",
-        fontsize=theme.TEXT - 0.5,
+    """A row for each move: what a reader finds when it was the last one. Beside it what lies on the disk then."""
+    rows, beside = len(data.moves), data.at > 0 and len(data.listings) > 0
+    figure = theme.picture(
+        f"publication, {data.event} after each move", publication_sentence(data), height=1.5 + 0.24 * max(rows, 5)
     )
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_xlim(0.4, len(data.moves) + 0.6)
+    theme.headline(figure, publication_sentence(data))
+    height = figure.get_figheight()
+    place = (0.265, 0.12 / height, 0.33 if beside else 0.6, 1 - 1.2 / height)
+    axes = theme.panel(figure, place)
+    title = f"{data.event.capitalize()} after each move: a reader then finds ..."
+    axes.set_title(title, loc="left", x=-0.77 if beside else -0.42, pad=20, fontsize=theme.TEXT, fontweight="bold")
+    for column, (what, (_, color, marker)) in enumerate(OUTCOMES.items()):
+        at = [n + 1 for n, found in enumerate(data.left) if found == what]
+        axes.plot([column] * len(at), at, marker, color=color, markersize=9, markeredgecolor=theme.BLACK)
+    axes.set_xticks(range(len(OUTCOMES)), [_SHORT[what] for what in OUTCOMES], fontsize=theme.TEXT - 1)
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(1, rows + 1), [f"{n}  {m}" for n, m in enumerate(data.moves, 1)], fontsize=theme.TEXT - 0.5)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_ylim(max(rows, 5) + 0.6, 0.4)
+    axes.set_xlim(-0.5, len(OUTCOMES) - 0.5)
+    if beside:
+        axes.axhspan(data.at - 0.5, data.at + 0.5, color=theme.YELLOW, alpha=0.45, linewidth=0, zorder=0)
+        _listing(figure, data)
     return figure
+
+
+def _listing(figure: theme.Picture, data: PublicationPlot) -> None:
+    """Names and bytes on the disk after the move that is looked at."""
+    files, top = data.listings[data.at - 1], 1 - 0.6 / figure.get_figheight()
+    lines = [f"{size:>6,}  {name if len(name) <= 34 else '…' + name[-33:]}" for name, size in files] or ["  nothing"]
+    head = f"On the disk then (move {data.at})"
+    figure.text(0.63, top, head, fontsize=theme.TEXT, va="top", fontweight="bold")
+    text = "\n".join([" bytes  file", *lines])
+    below = top - 0.3 / figure.get_figheight()
+    figure.text(0.63, below, text, fontsize=theme.TEXT - 2, va="top", family="monospace", linespacing=1.5)
 
 
 @dataclass(frozen=True)

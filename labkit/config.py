@@ -47,84 +47,84 @@ class RunConfig:
 
     recipe: str  # "digits", "names" or "path/to/file.py:attribute"
     options: Mapping[str, OptionValue] = field(default_factory=dict)  # the recipe's own settings
-    seed: int = 0
+    seed: int = 0  # of the initial weights, the data order and every random stream
 
     # arithmetic
-    device: str = "cpu"
-    threads: int = 1
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: str = "cpu"  # cpu, cuda, cuda:1
+    threads: int = 1  # of torch; two threads add in another order than one
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward pass (autocast)
     initial_scale: float = 65536.0  # fp16 loss scale at update 0
     growth_interval: int = 2000  # finite attempts before the scale doubles
-    tf32: bool = False
-    matmul: Literal["highest", "high", "medium"] = "highest"
-    deterministic: bool = True
-    cudnn_benchmark: bool = False
+    tf32: bool = False  # allow TF32 in matrix products and convolutions on CUDA
+    matmul: Literal["highest", "high", "medium"] = "highest"  # torch's float32 matrix product precision
+    deterministic: bool = True  # refuse operations that give other bits each time
+    cudnn_benchmark: bool = False  # let cuDNN choose kernels by trying them: fast, not exact
 
     # data order
     batch_size: int = 64  # examples per update
     microbatch_size: tuple[int, ...] = ()  # examples per forward, sizes used in turn; empty: the whole update
-    order: Literal["randperm", "feistel"] = "randperm"
-    workers: int = 0
-    start_method: Literal["spawn", "fork", "forkserver"] = "spawn"
-    persistent_workers: bool = True
+    order: Literal["randperm", "feistel"] = "randperm"  # feistel: no memory, any place at once
+    workers: int = 0  # processes that fetch; 0: the training process does
+    start_method: Literal["spawn", "fork", "forkserver"] = "spawn"  # of the workers
+    persistent_workers: bool = True  # keep the workers from epoch to epoch
     prefetch: int = 2  # microbatches fetched ahead by each worker
     shield_global: bool = False  # key the global generators around each transform (slow)
 
     # optimizer and schedule
-    rate: float = 1e-3
-    weight_decay: float = 0.0
+    rate: float = 1e-3  # learning rate before the schedule
+    weight_decay: float = 0.0  # of AdamW, decoupled from the gradient
     max_norm: float | None = None  # clip the gradient of an update at this 2-norm
-    schedule: Literal["constant", "linear", "cosine", "onecycle", "step", "plateau"] = "constant"
-    schedule_clock: Literal["updates", "examples", "epochs", "validation"] = "updates"
+    schedule: Literal["constant", "linear", "cosine", "onecycle", "step", "plateau"] = "constant"  # of the rate
+    schedule_clock: Literal["updates", "examples", "epochs", "validation"] = "updates"  # what it counts
     warmup: int = 0  # in units of the schedule's clock
     horizon: int | None = None  # in units of the schedule's clock; never derived from the target
     floor: float = 0.0  # factor of the rate at and after the horizon
     schedule_factor: float = 0.1  # step, plateau: multiplies the rate at each drop
     schedule_interval: int = 10  # step: clock units between drops; plateau: evaluations without improvement
-    after_horizon: Literal["refuse", "hold"] = "refuse"
+    after_horizon: Literal["refuse", "hold"] = "refuse"  # a target beyond the horizon: refuse it, or hold the floor
 
     # weight average
-    ema_decay: float | None = None
-    ema_warmup: bool = False
-    ema_buffers: Literal["copy", "average", "recompute"] = "copy"
+    ema_decay: float | None = None  # share of the average that stays at each update; none: no average
+    ema_warmup: bool = False  # a smaller decay at first: at most (1 + n) / (10 + n)
+    ema_buffers: Literal["copy", "average", "recompute"] = "copy"  # BatchNorm statistics of the average
 
     # guard
-    on_nonfinite: Literal["raise", "skip"] = "raise"
+    on_nonfinite: Literal["raise", "skip"] = "raise"  # a loss or gradient that is not finite
     max_skips: int = 3  # refused attempts in a row
     max_scaler_skips: int = 20  # attempts in a row that the fp16 scaler skipped
 
     # evaluation and decisions
-    eval_every: int = 0  # updates; 0: never
-    eval_weights: Literal["raw", "ema"] = "raw"
-    eval_batch_size: int = 256
-    metric: str = "loss"
+    eval_every: int = 0  # updates between evaluations; 0: never
+    eval_weights: Literal["raw", "ema"] = "raw"  # evaluate the weights, or their average
+    eval_batch_size: int = 256  # examples per forward of an evaluation
+    metric: str = "loss"  # the validation metric that decides which weights are best
     mode: Literal["min", "max"] | None = None  # which is better; None: "min" for the loss, no guess else
     patience: int | None = None  # evaluations in a row without improvement before the run ends
-    min_improvement: float = 0.0
+    min_improvement: float = 0.0  # of the metric; a smaller gain counts as none
     samples_every: int = 0  # evaluations between stored qualitative outputs; 0: never
 
     # records
     norm_every: int = 0  # updates between measured update norms; 0: never
     signals_every: int = 10  # attempts between lines of signals.jsonl
     monitor_every: int = 0  # updates between per-layer measurements; 0: never
-    profile: bool = False
+    profile: bool = False  # measure where the time goes, and show it at the end
     tensorboard: bool = False  # mirror the trajectory (needs the extra of that name)
     histograms_every: int = 0  # updates between histograms in the mirror; 0: never
 
     # checkpoints
-    save_every: int = 0  # updates; 0: only at the start and at the end
-    save_seconds: float | None = None
-    save_epoch_end: bool = False
-    keep: int = 2
-    milestone_every: int | None = None  # updates
-    save: Literal["foreground", "background"] = "foreground"
+    save_every: int = 0  # updates between checkpoints; 0: only at the start and at the end
+    save_seconds: float | None = None  # save at the first boundary after so many seconds
+    save_epoch_end: bool = False  # save when an epoch ends
+    keep: int = 2  # periodic checkpoints that stay, beside the best and the milestones; at least 2
+    milestone_every: int | None = None  # updates between checkpoints that are never removed
+    save: Literal["foreground", "background"] = "foreground"  # background: write while training goes on
 
     # where the run ends: whichever of those given is reached first, and the records name it
-    updates: int | None = None
-    epochs: int | None = None
-    examples: int | None = None
-    tokens: int | None = None
-    seconds: float | None = None
+    updates: int | None = None  # committed updates
+    epochs: int | None = None  # passes over the training split
+    examples: int | None = None  # of committed updates
+    tokens: int | None = None  # valid targets of committed updates
+    seconds: float | None = None  # at work, all processes together, what a kill lost included
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", types.MappingProxyType(dict(self.options)))
@@ -183,9 +183,19 @@ def field_names() -> tuple[str, ...]:
     return tuple(item.name for item in fields(RunConfig) if item.name not in {"recipe", "options"})
 
 
+CALLED_ELSEWHERE = {
+    "lr": "rate", "learning_rate": "rate", "wd": "weight_decay", "steps": "updates", "max_steps": "updates",
+    "num_epochs": "epochs", "num_workers": "workers", "max_grad_norm": "max_norm", "clip": "max_norm",
+    "amp": "precision", "patience_epochs": "patience", "warmup_steps": "warmup", "ema": "ema_decay",
+}  # fmt: skip
+"""What other trainers call a setting, too far from its name here to be found by spelling."""
+
+
 def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     """The error for a setting that nobody knows, naming the nearest one."""
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    known = set(known)
+    elsewhere = [CALLED_ELSEWHERE[name]] if CALLED_ELSEWHERE.get(name) in known else []
+    near = elsewhere or difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else "`labkit train RECIPE --help` lists the names"
     return ConfigError(f"there is no setting called {name!r}", "a field of RunConfig or an option of the recipe", hint)
 

@@ -18,6 +18,7 @@ from labkit.build import Parts, build, build_feed
 from labkit.config import RunConfig
 from labkit.evaluate import decide, evaluate_state, metric_value
 from labkit.loop import Attempt, Loop
+from labkit.order import Cursor
 from labkit.recipe import Recipe
 from labkit.records.stages import Stages
 from labkit.state import RunState, Saved
@@ -115,6 +116,8 @@ class Engine:
 
     def restore(self, saved: Saved) -> None:
         """Put a captured state in and set the feed to its cursor. Raises StateError before anything changes."""
+        if "cursor" in saved and {"epoch", "examples"} == set(saved["cursor"]):  # anything else is refused below
+            self._feed.check(Cursor(**saved["cursor"]))
         with self.working():
             self.state.restore(saved)
         self._feed.at(self.state.cursor)

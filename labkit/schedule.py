@@ -25,6 +25,9 @@ class Schedule(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
 
+    def check_state(self, saved: dict[str, Any]) -> None:
+        """Raise StateError when load_state_dict would fail; changes nothing."""
+
     def load_state_dict(self, saved: dict[str, Any]) -> None: ...
 
 
@@ -69,13 +72,17 @@ class FactorSchedule:
     def state_dict(self) -> dict[str, Any]:
         return {"clock": self.clock, "base_rates": list(self.base_rates)}
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
+    def check_state(self, saved: dict[str, Any]) -> None:
+        _check_names(saved, self.state_dict())
         if len(saved["base_rates"]) != len(self._optimizer.param_groups):
             raise StateError(
                 f"the saved schedule has {len(saved['base_rates'])} rates",
                 f"{len(self._optimizer.param_groups)}, one for each parameter group",
                 "resume with the optimizer that the run was started with",
             )
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.check_state(saved)
         self.base_rates = [float(rate) for rate in saved["base_rates"]]
         self.advance(int(saved["clock"]))
 
@@ -104,9 +111,23 @@ class TorchSchedule:
     def state_dict(self) -> dict[str, Any]:
         return {"clock": self.clock, "torch": dict(self._scheduler.state_dict())}
 
+    def check_state(self, saved: dict[str, Any]) -> None:
+        own = self.state_dict()
+        _check_names(saved, own)
+        _check_names(saved["torch"], own["torch"])
+
     def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.check_state(saved)
         self.clock = int(saved["clock"])
         self._scheduler.load_state_dict(saved["torch"])
+
+
+def _check_names(saved: dict[str, Any], own: dict[str, Any]) -> None:
+    if saved.keys() != own.keys():
+        raise StateError(
+            f"the saved schedule holds {sorted(saved)}", f"{sorted(own)}",
+            "resume with the schedule that the run was started with",
+        )  # fmt: skip
 
 
 def factor(config: RunConfig, clock: int) -> float:

@@ -108,10 +108,12 @@ class RunState:
                 f"{sorted(self.stateful)}",
                 "see Recipe.stateful()",
             )
+        self.schedule.check_state(saved["schedule"])
         self.precision.check_state(saved["scaler"])
         if self.ema is not None:
             self.ema.check_state(saved["ema"])
         counters, best = _plain(Counters, saved["counters"]), _plain(Best, saved["best"])
+        cursor = _plain(Cursor, saved["cursor"])
         randomness.check(saved["rng"], self.generators, self.devices)
 
         load_model(self.model, saved["model"])
@@ -120,8 +122,7 @@ class RunState:
         self.precision.load_state_dict(saved["scaler"])
         if self.ema:
             self.ema.load_state_dict(saved["ema"])
-        self.counters, self.best = counters, best
-        self.cursor = Cursor(int(saved["cursor"]["epoch"]), int(saved["cursor"]["examples"]))
+        self.counters, self.best, self.cursor = counters, best, cursor
         for name, thing in self.stateful.items():
             thing.load_state_dict(saved["stateful"][name])
         randomness.restore(saved["rng"], self.generators, self.devices)

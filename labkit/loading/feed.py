@@ -94,15 +94,19 @@ class Feed:
 
     def at(self, cursor: Cursor) -> None:
         """Set the position of the next update. Raises StateError for a cursor outside the epoch."""
+        self.check(cursor)
+        if cursor != self._cursor:
+            self.close()
+        self._cursor = cursor
+
+    def check(self, cursor: Cursor) -> None:
+        """Raise what at() would raise; changes nothing."""
         if cursor.epoch < 0 or not 0 <= cursor.examples < self._planner.order.length:
             raise StateError(
                 f"a cursor at epoch {cursor.epoch}, example {cursor.examples}",
                 f"an epoch of at least 0 and an example below {self._planner.order.length}, the length of the data set",
                 "resume with the data set of the saved run",
             )
-        if cursor != self._cursor:
-            self.close()
-        self._cursor = cursor
 
     def next(self) -> Fetched:
         """The next update's data. After an error, or an interrupt, the position is as before and may be tried again.

@@ -18,7 +18,7 @@ from labkit.config import RunConfig
 from labkit.device import to_device
 from labkit.ema import Ema
 from labkit.errors import ConfigError, DataError, PrecisionError, RandomnessError, RecipeError
-from labkit.evaluate import leaving_no_trace, nothing_moved
+from labkit.evaluate import check_counts, leaving_no_trace, nothing_moved
 from labkit.loading import Feed, draws_from_global, fetch
 from labkit.norms import first_nonfinite
 from labkit.order import EpochOrder
@@ -151,7 +151,9 @@ def _check_metrics(parts: Parts) -> list[str]:
 
     def measure() -> dict[str, float]:
         with torch.no_grad(), state.precision.autocast():
-            return {name: float(summed) for name, (summed, _) in recipe.metrics(state.model, batch).items()}
+            found = recipe.metrics(state.model, batch)
+        check_counts(found)
+        return {name: float(summed) for name, (summed, _) in found.items()}
 
     first, second = measure(), measure()
     if config.eval_every and config.metric not in first:

@@ -54,11 +54,17 @@ def evaluate(
                 if autocast is not None:
                     stack.enter_context(autocast())
                 found = recipe.metrics(model, to_device(batch, device))
+            check_counts(found)
             for name, (summed, count) in found.items():
-                if not isinstance(count, int) or count < 0:
-                    raise RecipeError(f"metric {name!r} came with the count {count!r}", "a whole number, 0 or more", "")
                 totals[name] = totals.get(name, Total.zero()) + Total(float(summed), count)
     return totals
+
+
+def check_counts(found: Mapping[str, tuple[Any, int]]) -> None:
+    """Raise RecipeError for a metric whose count is no whole number of at least 0."""
+    for name, (_, count) in found.items():
+        if not isinstance(count, int) or count < 0:
+            raise RecipeError(f"metric {name!r} came with the count {count!r}", "a whole number, 0 or more", "")
 
 
 def batches(dataset: Any, collate: Callable[[Any], Any], batch_size: int, stop: int | None = None) -> Iterator[Any]:

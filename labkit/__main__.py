@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; the exit status."""
-    asked = parser().parse_args(arguments)
+    asked = parser().parse_args(records.spelled_out(sys.argv[1:] if arguments is None else arguments))
     try:
         return int(asked.run(asked))
     except LabkitError as error:

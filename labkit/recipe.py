@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.config import OptionValue, RunConfig, field_names, parse, parse_bool, unknown_name
-from labkit.errors import ConfigError, RecipeError
+from labkit.errors import ConfigError, ExportError, RecipeError
 
 Transform = Callable[[Any, np.random.Generator], Any]
 
@@ -123,8 +123,32 @@ class Recipe(ABC):
         return {}
 
     def samples(self, model: nn.Module, config: RunConfig) -> Sequence[Mapping[str, Any]]:
-        """Qualitative outputs for samples.jsonl, each a mapping of plain values (prompt, output, seed, decoding)."""
+        """Qualitative outputs for samples.jsonl, stored every config.samples_every evaluations: fixed inputs, always.
+
+        Each a mapping of plain values: prompt, output, reference (what a good answer looks like), seed, decoding.
+        Called in eval mode; draw from a generator made here from the seed: the same weights give the same samples.
+        """
         return ()
+
+    # --- for exports; only what you want to use later is needed ---------------------------------------------------
+
+    def describe_export(self, config: RunConfig) -> Mapping[str, Any]:
+        """What a user of the exported model must know beside its weights, as plain values for JSON.
+
+        Names that labkit knows: "labels", "vocabulary", "preprocessing", "inputs" ({"kind": "text" or "numbers",
+        "each": how many, "meaning": in words}), "decoding" (the settings of predict(), with their stored values).
+        """
+        return {}
+
+    def rebuild(self, config: RunConfig, description: Mapping[str, Any]) -> nn.Module:
+        """The model of an export, to be filled with its weights; override it to build without the training data."""
+        return self.model(config)
+
+    def predict(self, model: nn.Module, inputs: Any, *args: Any, **settings: Any) -> Sequence[Mapping[str, Any]]:
+        """One mapping of plain values for each input; settings are those of "decoding", and "labels" if described."""
+        raise ExportError(
+            f"the recipe {type(self).__name__} has no predict()", "predict(model, inputs, **settings)", "write one"
+        )
 
 
 def resolve(recipe: Recipe, reference: str, settings: Mapping[str, Any]) -> RunConfig:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from labkit.commands.words import add_json, add_settings, add_targets, progress, say, settings, show
+from labkit.commands.line import following
+from labkit.commands.settings_help import with_settings
+from labkit.commands.words import GOALS, add_json, add_settings, add_targets, say, settings, show
 from labkit.identity import OVERRIDES
+from labkit.records.stages import Profile
 from labkit.run import Outcome, Session, replay, resume, start, verify
 
+_NOTES = {
+    "question": "what this run is to answer, for the ledger",
+    "baseline": "what it is compared with",
+    "guardrails": "what must not get worse",
+    "next_decision": "what will be decided from it",
+}
+KINDS = ("data", "transfer", "forward", "backward", "measure", "optimizer", "ema", "record", "evaluation", "checkpoint")
 STATUS = {"finished": 0, "early stopped": 0, "stopped": 3}
 
 
@@ -21,9 +30,11 @@ def add(verbs: Any) -> None:
     verb.add_argument("--run", dest="folder", type=Path, required=True, metavar="DIR", help="the run folder, new")
     add_targets(verb)
     add_settings(verb)
-    verb.add_argument("--question", default="", help="what this run is to answer, for the ledger")
+    for name, text in _NOTES.items():
+        verb.add_argument(f"--{name.replace('_', '-')}", default="", metavar="TEXT", help=text)
     verb.add_argument("--dry-run", action="store_true", help="one update and one validation batch, never to be resumed")
     add_json(verb)
+    with_settings(verb)
     verb.set_defaults(run=_train)
 
     verb = verbs.add_parser("resume", help="continue a run")
@@ -54,9 +65,10 @@ def add(verbs: Any) -> None:
 
 def _train(asked: argparse.Namespace) -> int:
     given = settings(asked)
-    if asked.dry_run:
-        given.setdefault("updates", 1)
-    with start(asked.recipe, asked.folder, question=asked.question, **given) as session:
+    if asked.dry_run and not any(name in given for name in GOALS):
+        given["updates"] = 1
+    words = {name: getattr(asked, name) for name in _NOTES}
+    with start(asked.recipe, asked.folder, **words, **given) as session:
         if asked.dry_run:
             _notices(session)
             record = session.dry_run()
@@ -75,28 +87,20 @@ def _resume(asked: argparse.Namespace) -> int:
 
 
 def _work(asked: argparse.Namespace, session: Session) -> int:
-    _notices(session)
-    with progress(session.config.updates, "updates", session.update) as bar:
-        session.observers.append(_mover(bar))
+    notices = _notices(session)
+    with following(session):
         outcome = session.train()
-    _notices(session)
-    show(asked, _words(session, outcome), _plain(session, outcome))
+    notices += _notices(session)
+    show(asked, _words(session, outcome), _plain(session, outcome, notices))
     return STATUS[outcome.status]
 
 
-def _mover(bar: Any) -> Callable[[Any], None]:
-    def move(record: Any) -> None:
-        bar.update(record.update - bar.n)
-        if record.loss_count and not bar.disable:
-            bar.set_postfix_str(f"loss {record.loss_sum / record.loss_count:.4f}", refresh=False)
-
-    return move
-
-
-def _notices(session: Session) -> None:
-    for text in session.notices:
+def _notices(session: Session) -> tuple[str, ...]:
+    """Say what the session has to tell, once."""
+    told, session.notices = session.notices, ()
+    for text in told:
         say(f"note: {text}")
-    session.notices = ()
+    return told
 
 
 def _words(session: Session, outcome: Outcome) -> str:
@@ -104,17 +108,35 @@ def _words(session: Session, outcome: Outcome) -> str:
     for name, total in session.totals.items():
         if total.count:
             lines.append(f"validation {name} {total.mean:.6g} ({total.count} counted, after the last evaluation)")
+    if session.profile is not None:
+        lines.append(f"where the time went\n{by_kind(session.profile)}")
     if outcome.status == "stopped":
         lines.append(f"to go on: labkit resume {session.folder.path}")
     return "\n".join(lines)
 
 
-def _plain(session: Session, outcome: Outcome) -> dict[str, Any]:
+def _plain(session: Session, outcome: Outcome, notices: tuple[str, ...]) -> dict[str, Any]:
     return {
         "status": outcome.status, "reason": outcome.reason, "update": outcome.update,
         "updates_done": outcome.updates_done, "run": str(session.folder.path),
         "validation": {name: [total.sum, total.count] for name, total in session.totals.items()},
+        "seconds_used": session.seconds_used, "examples": session.state.counters.examples,
+        "tokens": session.state.counters.tokens, "notices": list(notices),
+        "profile": None if session.profile is None else _profile(by_kind(session.profile)),
     }  # fmt: skip
+
+
+def _profile(profile: Profile) -> dict[str, Any]:
+    return {"seconds": profile.seconds, "wall_seconds": profile.wall, "overhead_seconds": profile.overhead}
+
+
+def by_kind(profile: Profile) -> Profile:
+    """The profile as people ask for it: every kind in one row, absent ones at 0, publishing under "checkpoint"."""
+    seconds = dict.fromkeys(KINDS, 0.0)
+    for name, spent in profile.seconds.items():
+        kind = {"publish": "checkpoint", "first forward": "forward"}.get(name, name)
+        seconds[kind] = seconds.get(kind, 0.0) + spent
+    return Profile(seconds, profile.wall, profile.overhead)
 
 
 def _replay(asked: argparse.Namespace) -> int:

@@ -1,9 +1,8 @@
-"""The words that several verbs share: --set, --json, progress for people."""
+"""The words that several verbs share: --set, --json, and what is said to people."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,29 +10,37 @@ from contextlib import contextmanager
 from typing import Any
 
 from labkit.errors import ConfigError
+from labkit.records.values import encode
+
+GOALS = ("updates", "epochs", "examples", "tokens", "seconds")
 
 
 def add_settings(verb: argparse.ArgumentParser) -> None:
     """--set name=value, as often as one likes."""
     verb.add_argument(
         "--set", dest="settings", metavar="NAME=VALUE", action="append", nargs="+", default=[],
-        help="a field of RunConfig or an option of the recipe, e.g. --set network=conv rate=0.01",
+        help="a field of RunConfig or an option of the recipe, e.g. --set network=conv rate=0.01; "
+             "`labkit train --help` lists them",
     )  # fmt: skip
 
 
 def add_targets(verb: argparse.ArgumentParser) -> None:
-    """--updates and --epochs; whichever is reached first ends the run."""
-    verb.add_argument("--updates", type=int, help="stop after so many committed updates of the run")
-    verb.add_argument("--epochs", type=int, help="stop after so many epochs; with both, the first reached ends it")
+    """Where the run ends; whichever goal is reached first ends it."""
+    goals = verb.add_argument_group("where the run ends (the first one reached)")
+    goals.add_argument("--updates", type=int, metavar="N", help="so many committed updates of the whole run")
+    goals.add_argument("--epochs", type=int, metavar="N", help="so many passes over the training split")
+    goals.add_argument("--examples", type=int, metavar="N", help="so many examples, counted as they are trained on")
+    goals.add_argument("--tokens", type=int, metavar="N", help="so many valid targets (letters, labels)")
+    goals.add_argument("--seconds", type=float, metavar="S", help="so many seconds at work, all processes together")
 
 
 def add_json(verb: argparse.ArgumentParser) -> None:
-    """--json: the answer as one JSON object on stdout."""
+    """--json: the answer as one JSON value on stdout."""
     verb.add_argument("--json", action="store_true", help="print the answer as JSON, for machines")
 
 
 def settings(asked: argparse.Namespace) -> dict[str, Any]:
-    """The settings of --set, --updates and --epochs. Raises ConfigError for a missing '=' or a name given twice."""
+    """The settings of --set and of the goals. Raises ConfigError for a missing '=' or a name given twice."""
     found: dict[str, Any] = {}
     for word in (word for words in asked.settings for word in words):
         name, equals, value = word.partition("=")
@@ -42,7 +49,7 @@ def settings(asked: argparse.Namespace) -> dict[str, Any]:
         if name in found:
             raise ConfigError(f"{name} is set twice", "one value", "leave one of them out")
         found[name] = value
-    for name in ("updates", "epochs"):
+    for name in GOALS:
         value = getattr(asked, name, None)
         if value is not None:
             if name in found:
@@ -52,8 +59,8 @@ def settings(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(asked: argparse.Namespace, text: str, data: Any) -> None:
-    """The answer on stdout, for people or for machines."""
-    print(json.dumps(data, default=str) if asked.json else text)
+    """The answer on stdout, for people or for machines. In JSON, nan and infinities are the words of the records."""
+    print(encode(data) if asked.json else text)
 
 
 def for_people() -> bool:
@@ -68,7 +75,7 @@ def progress(total: int | None, unit: str, start: int = 0) -> Iterator[Any]:
 
     bar = tqdm(
         total=total, initial=start, unit=" " + unit, disable=not for_people(), file=sys.stderr, leave=False,
-        mininterval=0.2, dynamic_ncols=True,
+        mininterval=0.2, dynamic_ncols=True, bar_format=None if total else "{desc}",
     )  # fmt: skip
     try:
         yield bar

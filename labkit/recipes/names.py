@@ -24,6 +24,9 @@ PADDING, START, END = 0, 1, 2
 MARKS = 3
 IGNORED = -100
 CONTEXT = 5
+PROMPTS = ("", "ma", "jo", "be", "an")
+DECODING: dict[str, Any] = {"temperature": 0.8, "longest": 20}
+"""What is asked of the model at each evaluation that stores samples, and how its answers are drawn."""
 
 
 class Example(NamedTuple):
@@ -195,9 +198,15 @@ class Names(Recipe):
         return answers
 
     def samples(self, model: nn.Module, config: RunConfig) -> Sequence[Mapping[str, Any]]:
-        """Five invented names, always from the same random numbers."""
-        names = invent(model, count=5, generator=torch.Generator().manual_seed(0))
-        return [{"prompt": "", "output": name, "seed": 0, "temperature": 1.0} for name in names]
+        """A name for each of PROMPTS, from a seed of its own, beside a held-out name that begins so."""
+        real = load_names("validation")
+        found = []
+        for seed, prompt in enumerate(PROMPTS):
+            generator = torch.Generator().manual_seed(seed)
+            (name,) = invent(model, prompt, generator=generator, **DECODING)
+            reference = next((name for name in real if name.startswith(prompt)), None)
+            found.append({"prompt": prompt, "output": name, "reference": reference, "seed": seed, "decoding": DECODING})
+        return found
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from typing import Any
 from labkit.errors import RecordsError, RunFolderError
 from labkit.files import file_digests, write_text_durably
 from labkit.records.compare import RunDiff, diff_runs
-from labkit.records.runs import Run, is_run_folder, note
+from labkit.records.runs import Run, flat, is_run_folder, note
 from labkit.records.values import encode
 
 SHOWN = ("run", "status", "recipe", "updates", "metric", "value", "attempts", "stage", "question", "next_decision")
@@ -115,12 +115,14 @@ class Ledger:
         Raises RecordsError for a file that is not there. [] means: no run of this ledger recorded these bytes.
         """
         path = Path(file)
-        if path.is_dir() and (path / "state.pt").is_file():
-            path = path / "state.pt"
+        for inside in ("state.pt", "artefact.json"):
+            if path.is_dir() and (path / inside).is_file():
+                path = path / inside
         if not path.is_file():
             raise RecordsError(f"there is no file {path}", "a file or a checkpoint folder")
         whole, pieces = _sha256(path), file_digests(path, path.stat().st_size)
-        return [Made(run, evidence) for run in self.runs for evidence in _evidence(run, path, whole, pieces)]
+        maker = _run_of_export(path, whole)
+        return [Made(run, evidence) for run in self.runs for evidence in _evidence(run, path, whole, pieces, maker)]
 
     def __str__(self) -> str:
         rows = [[_text(row[name]) for name in SHOWN] for row in self.table()]
@@ -205,8 +207,21 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _evidence(run: Run, path: Path, whole: str, pieces: list[str]) -> Iterator[str]:
+def _run_of_export(path: Path, whole: str) -> set[str]:
+    """run_id of the runs that an exported file came from, as the artefact.json beside it says; it lists the file."""
+    try:
+        about = json.loads((path.parent / "artefact.json").read_text(encoding="utf-8"))
+        listed = path.name == "artefact.json" or about["files"][path.name]["sha256"] == whole
+        facts = flat(about["provenance"]) if listed else {}
+        return {value for name, value in facts.items() if name.rpartition(".")[2] == "run_id"}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def _evidence(run: Run, path: Path, whole: str, pieces: list[str], maker: set[str]) -> Iterator[str]:
     """Where the run's manifests and attempts name these bytes, by one digest or by those of the pieces."""
+    if maker and run.run_id in maker:
+        yield "artefact.json beside the file"
     if run.folder.resolve() in path.resolve().parents:
         yield path.resolve().relative_to(run.folder.resolve()).as_posix()
     for manifest in sorted(run.folder.rglob("*manifest*.json")):

@@ -83,6 +83,11 @@ class Run:
         inner = stored.get("config", stored)
         return inner if isinstance(inner, dict) else {}
 
+    @property
+    def run_id(self) -> str:
+        """The name that never changes, however often the folder is moved; "" for a folder that lost its config.json."""
+        return str(self._json("config.json").get("run_id", ""))
+
     @cached_property
     def environment(self) -> dict[str, Any]:
         """environment.json, {} when there is none or it cannot be read."""

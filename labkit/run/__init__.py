@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import uuid
@@ -158,6 +159,12 @@ def _continue(
     return session
 
 
+def _model_facts(architecture: Mapping[str, str]) -> dict[str, Any]:
+    """The model's version: names, shapes and dtypes of its tensors as one digest."""
+    text = json.dumps(architecture, sort_keys=True).encode()
+    return {"tensors": len(architecture), "architecture_sha256": hashlib.sha256(text).hexdigest()}
+
+
 def _seconds_used(place: RunFolder, newest: Found, earlier: Sequence[Attempt]) -> float:
     """Seconds at work, what a kill lost included: the largest that checkpoint, signals and ended attempts know of."""
     signals = last_record(place.signals) or {}
@@ -174,7 +181,7 @@ def _open(
     attempts = AttemptLog(place.path)
     attempts.begin(
         name=place.name, config=parts.config.to_dict(), recipe=parts.config.recipe, **words,
-        data=present["data"], model={"architecture": len(present["architecture"])}, code=env.get("git"),
+        data=present["data"], model=_model_facts(present["architecture"]), code=env.get("git"),
         parent=parent, overrides=overrides, exact=exact,
     )  # fmt: skip
     facts = {"run_id": run_id, "identity": dict(present), "exact": exact, "started": time.time()}

@@ -75,6 +75,7 @@ class Session:
         self.notices = tuple(notices)
         self.wishes = Wishes()
         self.observers: list[Observer] = []
+        self.watch: Observer | None = None  # labkit's own progress line: it draws nothing, so nothing is put back
         self.segment = segment
         self._attempts, self._held, self._facts = attempts, held, facts
         self.engine = Engine(parts)
@@ -398,6 +399,8 @@ class Session:
             self._signal(record)
         if record.skipped is not None and record.skipped not in {"no valid targets", "scaler backed off"}:
             self._incident(record.attempt, record.skipped)
+        if self.watch is not None:
+            self.watch(record)
         if self.observers:
             with randomness.preserved(self.state.generators, self.state.devices):  # whatever they draw or seed
                 for observer in self.observers:

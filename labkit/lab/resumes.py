@@ -47,7 +47,7 @@ RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "digits mlp": ("digits", {"network": "mlp", "warmup": 20}),
     "names": ("names", {"warmup": 20}),
 }
-STOPS = (53, 60, 67, 73, 80)
+STOPS = (60, 66, 73, 80, 86)
 """Where the runs can be stopped. 20 updates are one epoch of the digits: 60 and 80 are its edges."""
 
 

@@ -105,9 +105,10 @@ def default_stop(recipe: Recipe, config: RunConfig, attempts: int) -> int:
 def _judge(resumed: Resumed, piece: str, rehearsal: Rehearsal, band: np.ndarray) -> Loss:
     straight = rehearsal.straight
     probe = np.array(resumed.track.probe)
-    expected = np.array(straight.probe[resumed.stop :])
+    whole = np.array(straight.probe)
+    expected = whole[resumed.stop :]
     return Loss(
-        piece, True, resumed.difference, leaves_band(probe, expected, band, resumed.stop),
+        piece, True, resumed.difference, leaves_band(probe, whole, band, resumed.stop),
         _where(resumed, probe, expected), float(expected[-1]), float(probe[-1]),
     )  # fmt: skip
 
@@ -123,10 +124,13 @@ def spread(curves: np.ndarray, reach: int = REACH) -> tuple[np.ndarray, np.ndarr
     return near.min((0, 2)), near.max((0, 2))
 
 
-def leaves_band(probe: np.ndarray, expected: np.ndarray, band: np.ndarray, stop: int) -> int | None:
-    """First attempt after the stop whose probe loss is outside what the seeds, this one too, span; None: never."""
-    low, high = spread(np.vstack([band[:, stop:], expected[None]]))
-    outside = ~((probe >= low) & (probe <= high))
+def leaves_band(probe: np.ndarray, straight: np.ndarray, band: np.ndarray, stop: int) -> int | None:
+    """First attempt after the stop whose probe loss is outside what the seeds, this one too, span; None: never.
+
+    probe: losses after the stop; straight (attempts,) and band (seeds, attempts): from the first attempt on.
+    """
+    low, high = spread(np.vstack([band, straight[None]]))
+    outside = ~((probe >= low[stop:]) & (probe <= high[stop:]))
     return stop + 1 + int(np.argmax(outside)) if outside.any() else None
 
 

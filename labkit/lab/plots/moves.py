@@ -34,6 +34,9 @@ def moves_sentence(data: MovesPlot) -> str:
     """What this move touched and what it left alone."""
     far = data.distance[data.shown]
     touched = [n for n in range(len(data.parts)) if far[n] > 0]
+    if not touched and data.moved_on:
+        old, new = data.rates[data.used], data.rates[data.following]
+        return f"After {data.moves[data.shown]}: the rate went from {old:.3g} to {new:.3g}; nothing else moved."
     if not touched:
         return f"After {data.moves[data.shown]}: nothing has moved."
     said = [

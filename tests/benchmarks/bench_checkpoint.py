@@ -8,11 +8,10 @@ rounds of (this way / its yardstick in the same round).
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _table import Row, parser, report
 
 from labkit.checkpoint import BackgroundSaver, CheckpointStore
 
@@ -118,23 +118,18 @@ def run(megabytes: int = 400, rounds: int = 7, folder: Path | None = None) -> di
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="costs of durable, verified checkpoints")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--megabytes", type=int, default=400)
-    parser.add_argument("--rounds", type=int, default=7)
-    chosen = parser.parse_args()
+def main() -> int:
+    words = parser(__doc__)
+    words.add_argument("--megabytes", type=int, default=400)
+    words.add_argument("--rounds", type=int, default=7)
+    asked = words.parse_args()
     torch.set_num_threads(1)
-    result = run(chosen.megabytes, chosen.rounds)
-    if chosen.json:
-        print(json.dumps(result))
-        return
-    for name, value in result["seconds"].items():
-        print(f"{name:28s} {value * 1e3:8.1f} ms")
+    result = run(asked.megabytes, asked.rounds)
+    rows = [Row(name, value * 1e3, "ms") for name, value in result["seconds"].items()]
     for name, value in result["ratios"].items():
-        limit = f"   must be at most {LIMITS[name]}" if name in LIMITS else ""
-        print(f"{name:28s} {value:8.2f} x of {RATIOS[name][1]}{limit}")
+        rows.append(Row(f"{name} / {RATIOS[name][1]}", value, "x", limit=LIMITS.get(name), aim=AIMS.get(name)))
+    return report(rows, asked.json, result)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,19 +6,21 @@ allocations, which leaves the import of torch out. Budget: 1.2; aim: 1.0.
 
 from __future__ import annotations
 
-import json
 import statistics
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from _table import Row, parser, report
 
 from labkit.order import Cursor, EpochOrder
 
 LENGTH, NEAR, FAR, BATCH = 10**8, 10, 10**7, 64
 REPEATS = 60
+BUDGET, AIM = 1.2, 1.0
 
 
 class Virtual:
@@ -80,5 +82,18 @@ def run() -> dict[str, Any]:
     return found
 
 
+def main() -> int:
+    asked = parser(__doc__).parse_args()
+    found, rows = run(), []
+    for name in ("order", "feed"):
+        rows += [
+            Row(f"{name} ready at {NEAR}", found[f"{name}_seconds_near"] * 1e6, "us"),
+            Row(f"{name} ready at {FAR}", found[f"{name}_seconds_far"] * 1e6, "us"),
+            Row(f"{name}, time far / near", found[f"{name}_time_ratio"], "x", limit=BUDGET, aim=AIM),
+            Row(f"{name}, memory far / near", found[f"{name}_memory_ratio"], "x", limit=BUDGET, aim=AIM),
+        ]
+    return report(rows, asked.json, found)
+
+
 if __name__ == "__main__":
-    print(json.dumps(run(), indent=2))
+    sys.exit(main())

@@ -29,11 +29,16 @@ class NormsPlot:
 
 
 def norms_sentence(data: NormsPlot) -> str:
-    """How many updates were clipped and what became of their length."""
+    """How many updates were clipped and what became of their length; or from where on the weights are lost."""
     norm = data.norm
-    clipped = int((~(norm <= data.threshold)).sum())
-    many = "all" if clipped == len(norm) else ("none of the" if clipped == 0 else f"{clipped} of")
-    mean, plain = float(np.nanmean(data.length)), float(np.nanmean(data.plain_length))
+    clipped = int((norm > data.threshold).sum())
+    many = f"all {len(norm)}" if clipped == len(norm) else f"{clipped or 'none'} of {len(norm)}"
+    start = f"{data.optimizer}: {many} updates clipped; "
+    bad = ~np.isfinite(norm)
+    if not np.isfinite(data.loss[-1]):
+        return start + f"update {data.updates[bad][0]} was not finite, and the weights are lost from there on."
+    both = np.isfinite(data.length) & np.isfinite(data.plain_length)
+    mean, plain = float(data.length[both].mean()), float(data.plain_length[both].mean())
     change = mean / plain - 1 if plain else 0.0
     if abs(change) < 0.005:
         effect = "the mean length of an update stayed the same"
@@ -41,8 +46,9 @@ def norms_sentence(data: NormsPlot) -> str:
         effect = f"the mean length of an update fell to 1/{plain / max(mean, 1e-30):.3g}"
     else:
         effect = f"the mean length of an update changed by {change:+.1%}"
+    skipped = f"; attempt {data.updates[bad][0]} was not finite and was skipped" if bad.any() else ""
     losses = f"validation loss {data.loss[-1]:.3g} against {data.plain_loss[-1]:.3g} unclipped"
-    return f"{data.optimizer}: {many} {len(norm)} updates clipped; {effect}; {losses}."
+    return f"{start}{effect}; {losses}{skipped}."
 
 
 def norms(data: NormsPlot) -> theme.Picture:
@@ -57,7 +63,7 @@ def norms(data: NormsPlot) -> theme.Picture:
     before.plot(data.updates, np.where(finite, data.norm, np.nan), color=theme.BLUE, linewidth=1.4, label="norm")
     if (~finite).any():
         top = np.full(int((~finite).sum()), float(np.nanmax(np.where(finite, data.norm, np.nan))) * 2)
-        before.plot(data.updates[~finite], top, "X", color=theme.BLACK, markersize=9, label="not finite")
+        before.plot(data.updates[~finite], top, "X", color=theme.BLACK, markersize=9, markevery=6, label="not finite")
     before.axhline(
         data.threshold, color=theme.VERMILION, linestyle="--", linewidth=1.8, label=f"threshold {data.threshold:g}"
     )
@@ -65,7 +71,8 @@ def norms(data: NormsPlot) -> theme.Picture:
     theme.fit(before, data.norm, np.array([data.threshold]), above=30)
     plain, clipped = dict(theme.STRAIGHT.style(len(data.updates))), theme.RESUMED.style(len(data.updates), filled=False)
     length.plot(data.updates, data.plain_length, **{**plain, "linewidth": 3.5, "marker": ""})
-    length.plot(data.updates, np.where(data.length > 0, data.length, np.nan), **clipped)
+    visible = np.isfinite(data.length) & (data.length > 0)
+    length.plot(data.updates, np.where(visible, data.length, np.nan), **clipped)
     loss.plot(
         data.loss_at,
         data.plain_loss,

@@ -198,3 +198,9 @@ def test_an_option_with_the_name_of_a_field_is_refused() -> None:
 def test_an_option_of_the_wrong_type_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="n="):
         resolve(Toy(), "toy", {"n": value})
+
+
+def test_settings_make_the_same_config_again() -> None:
+    recipe = Toy()
+    config = resolve(recipe, "toy", {"updates": 3, "microbatch_size": (1, 1), "momentum": 0.5})
+    assert resolve(recipe, "toy", config.settings()) == config

@@ -111,10 +111,7 @@ def prove(
 
 def _settings(config: RunConfig) -> dict[str, Any]:
     """Every resolved value as start() takes it; nothing is saved but at the stops."""
-    values = config.to_dict()
-    options = values.pop("options")
-    values.pop("recipe")
-    return {**options, **values, "save_every": 0, "save_seconds": None, "save_epoch_end": False}
+    return {**config.settings(), "save_every": 0, "save_seconds": None, "save_epoch_end": False}
 
 
 def _chains(stops: str | Sequence[int | Stop], last: int) -> list[Stop]:

@@ -1,27 +1,28 @@
-"""The settings of one run: flat, frozen, resolved, with a fingerprint. Lesson 04 shows what it protects.
-
-Three sources, later ones win: the defaults below, what the recipe prefers, what the user set.
-"""
+"""RunConfig: every setting of a run with its default and its unit, and which of them may change later. Lesson 04."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
 import json
-import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from labkit.config.limits import check
+from labkit.config.values import read, typed
 from labkit.errors import ConfigError
 
 OptionValue = str | int | float | bool
 
+GOALS = ("updates", "epochs", "examples", "tokens", "seconds")
+"""Fields that say where a run ends; the first one reached ends it."""
+
 MAY_CHANGE = frozenset(
     # where the run ends
-    {"updates", "epochs", "examples", "tokens", "seconds"}
+    {*GOALS}
     # when and how it is saved
     | {"save", "save_every", "save_seconds", "save_epoch_end", "keep", "milestone_every"}
     # who fetches the data, never which data
@@ -130,10 +131,10 @@ class RunConfig:
         object.__setattr__(self, "options", types.MappingProxyType(dict(self.options)))
         for item in fields(self):
             if item.name != "options":
-                object.__setattr__(self, item.name, _typed(item.name, getattr(self, item.name)))
+                object.__setattr__(self, item.name, typed(_HINTS[item.name], item.name, getattr(self, item.name)))
         if self.mode is None and self.metric == "loss":
             object.__setattr__(self, "mode", "min")
-        _check_values(self)
+        check(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_values, (self.to_dict(),)
@@ -144,6 +145,11 @@ class RunConfig:
         values["options"] = dict(self.options)
         values["microbatch_size"] = list(self.microbatch_size)
         return values
+
+    def settings(self) -> dict[str, Any]:
+        """Plain values by the names that start() and resolve() take: all fields but recipe, and the options."""
+        values = self.to_dict()
+        return {**values.pop("options"), **{name: value for name, value in values.items() if name != "recipe"}}
 
     def identity(self) -> dict[str, Any]:
         """The values that a continuation must share: all but MAY_CHANGE and ENVIRONMENT_FIELDS."""
@@ -161,6 +167,9 @@ class RunConfig:
             if name not in known:
                 raise unknown_name(name, known | set(self.options))
         return replace(self, **settings)
+
+
+_HINTS = typing.get_type_hints(RunConfig)
 
 
 def _from_values(values: Mapping[str, Any]) -> RunConfig:
@@ -200,145 +209,6 @@ def unknown_name(name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"there is no setting called {name!r}", "a field of RunConfig or an option of the recipe", hint)
 
 
-_HINTS = typing.get_type_hints(RunConfig)
-
-
 def parse(name: str, text: str) -> Any:
     """The value that a command line's `name=text` means, by the field's type. Raises ConfigError."""
-    kinds = _kinds(_HINTS[name])
-    if text.lower() in {"none", "null", ""} and type(None) in kinds:
-        return None
-    if tuple in kinds:
-        return tuple(_number(name, part, int) for part in text.split(",") if part.strip())
-    if bool in kinds:
-        return parse_bool(name, text)
-    for kind in (int, float):
-        if kind in kinds:
-            return _number(name, text, kind)
-    return text
-
-
-def parse_bool(name: str, text: str) -> bool:
-    """true/false, yes/no, on/off, 1/0. Raises ConfigError."""
-    if text.lower() in {"true", "yes", "on", "1"}:
-        return True
-    if text.lower() in {"false", "no", "off", "0"}:
-        return False
-    raise ConfigError(f"{name}={text!r}", "true or false", f"write {name}=true or {name}=false")
-
-
-def _number(name: str, text: str, kind: type) -> int | float:
-    try:
-        return kind(text)
-    except ValueError:
-        wanted = "a whole number" if kind is int else "a number"
-        raise ConfigError(f"{name}={text!r}", wanted, f"for example {name}=16") from None
-
-
-def _kinds(hint: Any) -> set[Any]:
-    """The set of plain types that an annotation admits; a Literal counts as the types of its values."""
-    if typing.get_origin(hint) is Literal:
-        return {type(value) for value in typing.get_args(hint)}
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return set().union(*(_kinds(part) for part in typing.get_args(hint)))
-    return {typing.get_origin(hint) or hint}
-
-
-def _typed(name: str, value: Any) -> Any:
-    """The value in the field's own type. A bool is not taken for a number, nor a number for a text."""
-    hint, kinds = _HINTS[name], _kinds(_HINTS[name])
-    if value is None and type(None) in kinds:
-        return None
-    if tuple in kinds:
-        parts = (value,) if isinstance(value, int) and not isinstance(value, bool) else value
-        if not isinstance(parts, (list, tuple)) or not all(type(part) is int for part in parts):
-            raise ConfigError(f"{name}={value!r}", "a whole number or a tuple of them", f"for example {name}=(40, 24)")
-        return tuple(parts)
-    if float in kinds and type(value) is int:
-        value = float(value)
-    if type(value) not in kinds:
-        wanted = " or ".join(sorted("nothing" if kind is type(None) else kind.__name__ for kind in kinds))
-        raise ConfigError(f"{name}={value!r} is of type {type(value).__name__}", wanted, "correct the value")
-    for part in (hint, *typing.get_args(hint)):
-        if typing.get_origin(part) is Literal and value not in typing.get_args(part):
-            choices = ", ".join(map(str, typing.get_args(part)))
-            raise ConfigError(f"{name}={value!r}", f"one of {choices}", "choose one of them")
-    return value
-
-
-_AT_LEAST: dict[str, float] = {
-    "threads": 1, "growth_interval": 1, "batch_size": 1, "workers": 0, "prefetch": 1, "rate": 0, "weight_decay": 0,
-    "warmup": 0, "horizon": 1, "floor": 0, "schedule_interval": 1, "max_skips": 0, "max_scaler_skips": 0,
-    "eval_every": 0, "eval_batch_size": 1, "patience": 1, "min_improvement": 0, "samples_every": 0, "norm_every": 0,
-    "signals_every": 0, "monitor_every": 0, "histograms_every": 0, "save_every": 0, "keep": 2, "milestone_every": 1,
-    "updates": 0, "epochs": 0, "examples": 0, "tokens": 0,
-}  # fmt: skip
-_ABOVE: dict[str, float] = {
-    "initial_scale": 0, "max_norm": 0, "schedule_factor": 0, "save_seconds": 0, "seconds": 0,
-}  # fmt: skip
-
-
-def _check_values(config: RunConfig) -> None:
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{item.name}={value}", "a finite number", f"correct {item.name}, or leave it out")
-    for name, least in _AT_LEAST.items():
-        value = getattr(config, name)
-        if value is not None and not value >= least:
-            why = " (with only one, a crash while it is replaced would leave none)" if name == "keep" else ""
-            raise ConfigError(f"{name}={value}", f"{least:g} or more{why}", f"set {name} to {least:g} or more")
-    for name, bound in _ABOVE.items():
-        value = getattr(config, name)
-        if value is not None and not value > bound:
-            raise ConfigError(f"{name}={value}", f"a number above {bound:g}", f"set {name} higher, or leave it out")
-    for size in config.microbatch_size:
-        if size < 1:
-            raise ConfigError(f"microbatch_size holds {size}", "1 or more each", "for example microbatch_size=16")
-    if config.ema_decay is not None and not 0 <= config.ema_decay < 1:
-        raise ConfigError(f"ema_decay={config.ema_decay}", "at least 0 and below 1", "for example ema_decay=0.99")
-    _check_combinations(config)
-
-
-def _check_combinations(config: RunConfig) -> None:
-    ends = config.schedule in {"linear", "cosine", "onecycle"}
-    if ends and config.horizon is None:
-        raise ConfigError(
-            f"schedule={config.schedule} without a horizon",
-            f"its length in {config.schedule_clock}, a setting of its own so that a longer run never bends it",
-            f"for example horizon={config.updates or 1000}",
-        )
-    if ends and config.horizon is not None and config.warmup >= config.horizon:
-        raise ConfigError(f"warmup={config.warmup}, horizon={config.horizon}", "a warm-up shorter than the horizon", "")
-    goal = {"updates": config.updates, "examples": config.examples, "epochs": config.epochs}.get(config.schedule_clock)
-    if ends and goal is not None and config.horizon is not None and goal > config.horizon:
-        if config.after_horizon == "refuse":
-            raise ConfigError(
-                f"the schedule ends after {config.horizon} {config.schedule_clock}, the target is {goal}",
-                "a plan for the rest",
-                "set a longer horizon in a new run, or after_horizon=hold to go on at the last rate",
-            )
-    if config.schedule == "plateau" and (config.schedule_clock != "validation" or not config.eval_every):
-        raise ConfigError(
-            f"schedule=plateau with schedule_clock={config.schedule_clock}, eval_every={config.eval_every}",
-            "the validation clock and evaluations",
-            "set schedule_clock=validation and eval_every",
-        )
-    if config.schedule == "plateau" and config.warmup:
-        raise ConfigError(f"schedule=plateau with warmup={config.warmup}", "no warm-up", "leave warmup out")
-    if config.eval_every and config.mode is None:
-        raise ConfigError(
-            f"metric={config.metric} without a direction", "mode=min or mode=max, never guessed", "set mode"
-        )
-    if config.schedule_clock == "validation" and not config.eval_every:
-        raise ConfigError("schedule_clock=validation without evaluations", "eval_every above 0", "set eval_every")
-    if config.eval_weights == "ema" and config.ema_decay is None:
-        raise ConfigError("eval_weights=ema without an average", "a value for ema_decay", "for example ema_decay=0.99")
-    if config.patience is not None and not config.eval_every:
-        raise ConfigError("patience without evaluations", "eval_every above 0", "set eval_every")
-    if config.batch_size and sum(config.microbatch_size) > config.batch_size and len(config.microbatch_size) > 1:
-        raise ConfigError(
-            f"microbatch_size={list(config.microbatch_size)} adds up to {sum(config.microbatch_size)}",
-            f"at most batch_size={config.batch_size}",
-            "use smaller pieces",
-        )
+    return read(_HINTS[name], name, text)

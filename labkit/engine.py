@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from labkit import randomness
 from labkit.build import Parts, build, build_feed
 from labkit.config import RunConfig
@@ -21,7 +19,7 @@ from labkit.loop import Attempt, Loop
 from labkit.order import Cursor
 from labkit.recipe import Recipe
 from labkit.records.stages import Stages
-from labkit.state import RunState, Saved
+from labkit.state import RunState, Saved, cloned
 from labkit.weighting import Total
 
 
@@ -132,17 +130,6 @@ class Engine:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-def cloned(saved: Any) -> Any:
-    """A saved state whose tensors share no memory with live ones."""
-    if isinstance(saved, torch.Tensor):
-        return saved.detach().clone()
-    if isinstance(saved, dict):
-        return {name: cloned(value) for name, value in saved.items()}
-    if isinstance(saved, list | tuple):
-        return type(saved)(cloned(value) for value in saved)
-    return saved
 
 
 def open_engine(recipe: Recipe, config: RunConfig) -> Engine:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from labkit import randomness
-from labkit.engine import cloned, open_engine
+from labkit.engine import open_engine
 from labkit.proof.matrix import FACTORS, Matrix, covering_rows, possible, prove_matrix, row_settings
 from labkit.recipe import resolve
 from labkit.recipes import find
-from labkit.state import digests
+from labkit.state import cloned, digests
 
 ROWS = covering_rows()
 

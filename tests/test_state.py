@@ -16,10 +16,10 @@ from toys import Net, Toy
 from labkit import randomness
 from labkit.checkpoint.plain import plain
 from labkit.config import RunConfig
-from labkit.engine import Engine, cloned, open_engine
+from labkit.engine import Engine, open_engine
 from labkit.errors import EmaError, LabkitError, StateError
 from labkit.recipe import resolve
-from labkit.state import PARTS, Saved, capture_model, capture_optimizer, digests, leaves
+from labkit.state import PARTS, Saved, capture_model, capture_optimizer, cloned, digests, leaves
 
 EVERYTHING: dict[str, Any] = {
     "jitter": True, "uneven": True, "microbatch_size": (1,), "max_norm": 0.5, "ema_decay": 0.9, "ema_warmup": True,
@@ -230,9 +230,9 @@ def test_moments_follow_names_whatever_the_order_of_the_parameters() -> None:
     backwards = torch.optim.AdamW(list(names.values())[::-1], lr=0.1)
     model(torch.ones(4, 4)).sum().backward()
     forwards.step()
-    from labkit.state import _prepared_optimizer
+    from labkit.state import prepared_optimizer
 
-    backwards.load_state_dict(_prepared_optimizer(model, backwards, capture_optimizer(model, forwards)))
+    backwards.load_state_dict(prepared_optimizer(model, backwards, capture_optimizer(model, forwards)))
     for parameter in names.values():
         assert torch.equal(forwards.state[parameter]["exp_avg"], backwards.state[parameter]["exp_avg"])
 

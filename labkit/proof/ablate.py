@@ -35,6 +35,17 @@ class Loss:
     probe_straight: float | None = None  # at the end
     probe_resumed: float | None = None
 
+    def answers(self) -> tuple[str, str, str]:
+        """First difference; whether the loss curve leaves the band of the seeds; where it hurts."""
+        if not self.kept:
+            return "this recipe keeps no such piece", "", ""
+        if self.difference is None:
+            return "nothing, in any bit", "there is nothing to tell", self.hurts
+        left = "no: it stays in the band of the seeds"
+        if self.leaves_band_at is not None:
+            left = f"yes: it leaves the band of the seeds at {self.leaves_band_at}"
+        return f"{self.difference.quantity}, at update {self.difference.update}", left, self.hurts
+
     def __str__(self) -> str:
         if not self.kept:
             return f"{self.piece}: this recipe keeps no such piece"
@@ -65,7 +76,16 @@ class Ablation:
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        head = "".join(f"<th>{title}</th>" for title in ("lost", *_QUESTIONS))
+        rows = "".join(
+            "<tr>" + "".join(f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row) + "</tr>"
+            for row in ((loss.piece, *loss.answers()) for loss in self.losses)
+        )
+        caption = html.escape(str(self).splitlines()[0])
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+_QUESTIONS = ("first to differ", "would the loss curve have told you?", "where does it hurt?")
 
 
 def ablate(

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from labkit.config import RunConfig
-from labkit.engine import Engine, cloned, open_engine
+from labkit.engine import Engine, open_engine
 from labkit.errors import ProofError
 from labkit.evaluate import carrying_average, evaluate
 from labkit.loop import Attempt
 from labkit.proof.compare import Difference, first_difference
 from labkit.proof.pieces import PIECES
 from labkit.recipe import Recipe
-from labkit.state import Saved, digests
+from labkit.state import Saved, cloned, digests
 
 PROBE_EXAMPLES = 256
 

@@ -54,11 +54,11 @@ def publication(data: PublicationPlot) -> theme.Picture:
     """A row for each move: what a reader finds when it was the last one. Beside it what lies on the disk then."""
     rows, beside = len(data.moves), data.at > 0 and len(data.listings) > 0
     figure = theme.picture(
-        f"publication, {data.event} after each move", publication_sentence(data), height=1.5 + 0.24 * max(rows, 5)
+        f"publication, {data.event} after each move", publication_sentence(data), height=1.2 + 0.26 * max(rows, 4)
     )
     theme.headline(figure, publication_sentence(data))
     height = figure.get_figheight()
-    place = (0.265, 0.12 / height, 0.33 if beside else 0.6, 1 - 1.2 / height)
+    place = (0.265, 0.12 / height, 0.33 if beside else 0.6, 1 - 1.05 / height)
     axes = theme.panel(figure, place)
     title = f"{data.event.capitalize()} after each move: a reader then finds ..."
     axes.set_title(title, loc="left", x=-0.77 if beside else -0.42, pad=20, fontsize=theme.TEXT, fontweight="bold")
@@ -70,7 +70,7 @@ def publication(data: PublicationPlot) -> theme.Picture:
     axes.set_yticks(range(1, rows + 1), [f"{n}  {m}" for n, m in enumerate(data.moves, 1)], fontsize=theme.TEXT - 0.5)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_ylim(max(rows, 5) + 0.6, 0.4)
+    axes.set_ylim(max(rows, 4) + 0.6, 0.4)
     axes.set_xlim(-0.5, len(OUTCOMES) - 0.5)
     if beside:
         axes.axhspan(data.at - 0.5, data.at + 0.5, color=theme.YELLOW, alpha=0.45, linewidth=0, zorder=0)
@@ -80,7 +80,7 @@ def publication(data: PublicationPlot) -> theme.Picture:
 
 def _listing(figure: theme.Picture, data: PublicationPlot) -> None:
     """Names and bytes on the disk after the move that is looked at."""
-    files, top = data.listings[data.at - 1], 1 - 0.6 / figure.get_figheight()
+    files, top = data.listings[data.at - 1], 1 - 0.42 / figure.get_figheight()
     lines = [f"{size:>6,}  {name if len(name) <= 34 else '…' + name[-33:]}" for name, size in files] or ["  nothing"]
     head = f"On the disk then (move {data.at})"
     figure.text(0.63, top, head, fontsize=theme.TEXT, va="top", fontweight="bold")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from labkit.lab import theme
 
-PARTS = ("data", "forward", "backward", "optimizer", "evaluation", "save")
+PARTS = ("data", "forward", "backward", "optimizer", "evaluation", "save", "other")
+COLORS = dict(zip(PARTS, (*theme.FILLS, theme.PALE), strict=True))
+HATCHES = dict(zip(PARTS, (*theme.HATCHES, ""), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +60,17 @@ def budget_sentence(data: BudgetPlot) -> str:
 def budget(data: BudgetPlot) -> theme.Picture:
     """Expected extra time against the interval, and stacked bars of plan and measurement."""
     figure = theme.picture(f"how often to save: every {data.chosen} updates", budget_sentence(data), height=3.9)
-    theme.headline(figure, budget_sentence(data))
+    headline(figure, budget_sentence(data))
     curve = theme.panel(
         figure,
         (0.085, 0.13, 0.5, 0.64),
         "Expected extra time (failures simulated)",
-        x="updates between two saves",
+        x="updates between saves (shaded: within a point of the best)",
         y="per cent",
     )
-    bars = theme.panel(figure, (0.68, 0.13, 0.165, 0.64), f"Plan, {data.measured_on}", y="seconds")
+    bars = theme.panel(figure, (0.68, 0.13, 0.165, 0.64), "A run of 200 updates", x=data.measured_on, y="seconds")
     low, high = data.flat
-    curve.axvspan(low, high, color=theme.PALE, label="within one point of the best")
+    curve.axvspan(low, high, color=theme.PALE)
     curve.plot(data.intervals, 100 * data.cost, color=theme.BLUE, linewidth=2.2, marker="o", markersize=4)
     at = int(np.argmin(np.abs(data.intervals - data.chosen)))
     curve.plot(
@@ -77,28 +81,15 @@ def budget(data: BudgetPlot) -> theme.Picture:
         markersize=11,
         markerfacecolor="none",
         markeredgewidth=2,
-        label="your interval",
     )
+    curve.annotate(
+        f"every {data.chosen}", (data.intervals[at], 100 * data.cost[at]), xytext=(0, 12), textcoords="offset points",
+        ha="center", fontsize=theme.TEXT, color=theme.VERMILION,
+    )  # fmt: skip
     curve.set_xscale("log")
     theme.log_ticks(curve, "x")
     curve.set_ylim(0, min(100 * float(data.cost.max()), 1200 * float(data.cost.min())) * 1.05)
-    theme.legend(curve, loc="upper center")
-    shown = [part for part in PARTS if data.plan.get(part, 0) or data.measured.get(part, 0)]
-    bottom = np.zeros(2)
-    for n, part in enumerate(shown):
-        height = np.array([data.plan.get(part, 0.0), data.measured.get(part, 0.0)])
-        bars.bar(
-            [0, 1],
-            height,
-            bottom=bottom,
-            width=0.7,
-            color=theme.FILLS[n % 6],
-            hatch=theme.HATCHES[n % 6],
-            edgecolor=theme.BLACK,
-            linewidth=0.7,
-            label=part,
-        )
-        bottom += height
+    stacked(bars, (data.plan, data.measured))
     bars.set_xticks([0, 1], ["plan", "measured"], fontsize=theme.TEXT)
     bars.grid(visible=False)
     handles, labels = bars.get_legend_handles_labels()
@@ -112,3 +103,23 @@ def budget(data: BudgetPlot) -> theme.Picture:
         handlelength=1.4,
     )
     return figure
+
+
+def headline(figure: theme.Picture, text: str) -> None:
+    """As theme.headline, in shorter lines: these sentences are long and full of wide letters."""
+    figure.text(0.012, 0.985, theme.wrapped(text, 98), fontsize=theme.TEXT + 0.5, va="top", linespacing=1.25)
+
+
+def stacked(axes: Axes, bars: Sequence[Mapping[str, float]], across: bool = False) -> None:
+    """Bars of PARTS on top of each other: seconds upwards, or per cent of each across."""
+    shown = [part for part in PARTS if any(bar.get(part, 0) for bar in bars)]
+    places, bottom = np.arange(len(bars)), np.zeros(len(bars))
+    whole = np.array([sum(bar.values()) / 100 if across else 1.0 for bar in bars])
+    for part in shown:
+        height = np.array([bar.get(part, 0.0) for bar in bars]) / whole
+        look: dict[str, Any] = {"color": COLORS[part], "hatch": HATCHES[part], "edgecolor": theme.BLACK}
+        if across:
+            axes.barh(places, height, left=bottom, height=0.72, linewidth=0.7, label=part, **look)
+        else:
+            axes.bar(places, height, bottom=bottom, width=0.7, linewidth=0.7, label=part, **look)
+        bottom += height

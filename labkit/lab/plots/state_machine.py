@@ -38,7 +38,7 @@ def clear_plot(data: ClearPlot) -> theme.Picture:
     said = clear_sentence(data)
     figure = theme.picture("with and without clearing the gradients", said, height=3.2)
     theme.headline(figure, said)
-    axes = theme.panel(figure, (0.25, 0.17, 0.735, 0.62), x="test loss, nats per image (lower is better)")
+    axes = theme.panel(figure, (0.3, 0.17, 0.685, 0.62), x="test loss, nats per image (lower is better)")
     axes.set_xscale("log")
     theme.log_ticks(axes, "x")
     places = np.arange(len(data.settings))[::-1]

@@ -96,6 +96,7 @@ def _measure(
         progress(f"sample {len(blocks) + 1} of {BLOCKS}")
         blocks.append(timed(lambda: session.sample(per_block), where) / per_block)
     made = max(counters.committed - before[2], 1)
+    examples, tokens = (counters.examples - before[0]) / made, (counters.tokens - before[1]) / made
     half = t_95(len(blocks) - 1) * statistics.stdev(blocks) / math.sqrt(len(blocks))
     progress("evaluations and saves")
     evaluation = _evaluation(session, where) if session.config.eval_every else 0.0
@@ -103,8 +104,8 @@ def _measure(
     return Measured(
         update=statistics.fmean(blocks), update_half_width=half, first_update=first, warm_up=warm_up,
         evaluation=evaluation, save=save, checkpoint_bytes=checkpoint,
-        record_bytes=records / max(counters.committed, 1), examples_per_update=(counters.examples - before[0]) / made,
-        tokens_per_update=(counters.tokens - before[1]) / made, updates_sampled=per_block * len(blocks),
+        record_bytes=records / max(counters.committed, 1), examples_per_update=examples, tokens_per_update=tokens,
+        updates_sampled=per_block * len(blocks),
     )  # fmt: skip
 
 

@@ -174,6 +174,15 @@ def test_preserved_puts_every_stream_back_also_after_an_exception(raises: bool) 
     assert differences(before, capture(generators)) == []
 
 
+def test_callers_kept_undoes_a_seed_of_every_global_stream() -> None:
+    before = capture()
+    with pytest.raises(KeyboardInterrupt), randomness.callers_kept():
+        seed_all(5)
+        draws({})
+        raise KeyboardInterrupt
+    assert differences(before, capture()) == []
+
+
 # -------------------------------------------------------------------------------------- all or nothing
 
 
@@ -293,3 +302,13 @@ def test_seed_all_reaches_the_devices(cuda: torch.device) -> None:
     first = torch.rand(3, device=cuda)
     randomness.seed_all(1)
     assert torch.equal(torch.rand(3, device=cuda), first)
+
+
+@pytest.mark.cuda
+def test_callers_kept_includes_the_devices(cuda: torch.device) -> None:
+    torch.rand(1, device=cuda)  # CUDA is in use from here on
+    before = capture(devices=[cuda])
+    with randomness.callers_kept():
+        seed_all(5)
+        torch.rand(3, device=cuda)
+    assert differences(before, capture(devices=[cuda])) == []

@@ -1,14 +1,7 @@
-"""Random streams: keyed by a hash, captured as plain values, put back all or not at all (lesson 02).
-
-Two ideas. A *key* turns names and numbers, such as (seed, epoch, example), into a generator of its own, so that nothing
-has to be remembered. A *capture* photographs the streams that do move while training, so that a resume finds them
-where they were. Torch is imported by the functions that need it: the order of the data does without.
-"""
+"""Every random stream captured and put back, all or none. Lesson 02."""
 
 from __future__ import annotations
 
-import hashlib
-import operator
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,75 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from labkit.errors import RandomnessError
+from labkit.randomness.plain import alive, plain, python_state
 
 if TYPE_CHECKING:
     import torch
 
 Explicit: TypeAlias = "torch.Generator | np.random.Generator"
 Saved: TypeAlias = dict[str, Any]
-
-
-# ---------------------------------------------------------------------------------------------------------------- keys
-
-
-def _digest(parts: tuple[int | str, ...], size: int) -> bytes:
-    # repr quotes strings and separates the parts, so no two different lists of parts write the same bytes.
-    plain = tuple(part if isinstance(part, str) else int(operator.index(part)) for part in parts)
-    return hashlib.blake2b(repr(plain).encode(), digest_size=size).digest()
-
-
-def key(*parts: int | str) -> int:
-    """A number in [0, 2**63) made of parts, the same in every process and on every machine.
-
-    A hash and not a sum: key(seed, epoch + 1) and key(seed + 1, epoch) have nothing in common.
-    """
-    return int.from_bytes(_digest(parts, 8), "little") >> 1
-
-
-class _Words:
-    """Hands ready key words to a numpy bit generator, which would otherwise ask the system for entropy first."""
-
-    def __init__(self, words: np.ndarray) -> None:
-        self.words = words
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
-        return self.words.view(dtype)[:n_words]
-
-
-np.random.bit_generator.ISeedSequence.register(_Words)
-
-
-def numpy_generator(*parts: int | str) -> np.random.Generator:
-    """A numpy generator of its own for parts: Philox with a key of 128 bits, about 5 microseconds to make."""
-    return np.random.Generator(np.random.Philox(_Words(np.frombuffer(_digest(parts, 16), np.uint64))))  # type: ignore
-
-
-def torch_generator(*parts: int | str) -> torch.Generator:
-    """A torch CPU generator of its own for parts. Torch uses the lower 32 bits of a seed on the CPU."""
-    import torch
-
-    return torch.Generator().manual_seed(key(*parts))
-
-
-def seed_cpu(*parts: int | str) -> None:
-    """Seed the global streams of python, numpy and torch on the CPU only: what a worker process may touch."""
-    import torch
-
-    random.seed(key("python", *parts))
-    np.random.seed(np.frombuffer(_digest(("numpy", *parts), 16), np.uint32))
-    torch.default_generator.manual_seed(key("torch", *parts))
-
-
-def seed_all(*parts: int | str) -> None:
-    """Seed the global streams: python, numpy, torch CPU and every CUDA device, each with a key of its own."""
-    import torch
-
-    seed_cpu(*parts)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(key("cuda", *parts))
-
-
-# ------------------------------------------------------------------------------------------------------------- capture
 
 
 def capture(generators: Mapping[str, Explicit] | None = None, devices: Sequence[torch.device] = ()) -> Saved:
@@ -100,8 +31,8 @@ def capture(generators: Mapping[str, Explicit] | None = None, devices: Sequence[
     generators = generators or {}
     check_generators(generators)
     return {
-        "python": _plain(random.getstate()),
-        "numpy": _plain(np.random.get_state(legacy=False)),
+        "python": plain(random.getstate()),
+        "numpy": plain(np.random.get_state(legacy=False)),
         "torch": torch.get_rng_state(),
         "cuda": {index: torch.cuda.get_rng_state(index) for index in _cuda_indices(devices)},
         "generators": {name: _capture_one(generator) for name, generator in generators.items()},
@@ -116,8 +47,8 @@ def check(saved: Saved, generators: Mapping[str, Explicit] | None = None, device
     check_generators(generators)
     indices = _cuda_indices(devices)
     _check_names(saved, generators, indices)
-    _trial("python", lambda: random.Random().setstate(_python_state(saved["python"])))
-    _trial("numpy", lambda: np.random.RandomState().set_state(_alive(saved["numpy"])))
+    _trial("python", lambda: random.Random().setstate(python_state(saved["python"])))
+    _trial("numpy", lambda: np.random.RandomState().set_state(alive(saved["numpy"])))
     _trial("torch", lambda: torch.Generator().set_state(saved["torch"].cpu()))
     for index in indices:
         _trial(f"cuda:{index}", lambda i=index: torch.Generator(f"cuda:{i}").set_state(saved["cuda"][i].cpu()))
@@ -137,8 +68,8 @@ def restore(
 
     generators = generators or {}
     check(saved, generators, devices)
-    random.setstate(_python_state(saved["python"]))
-    np.random.set_state(_alive(saved["numpy"]))
+    random.setstate(python_state(saved["python"]))
+    np.random.set_state(alive(saved["numpy"]))
     torch.set_rng_state(saved["torch"].cpu())  # a map location may have moved it to a device
     for index in _cuda_indices(devices):
         torch.cuda.set_rng_state(saved["cuda"][index].cpu(), index)
@@ -163,6 +94,19 @@ def preserved(generators: Mapping[str, Explicit] | None = None, devices: Sequenc
         restore(before, generators, devices)
 
 
+@contextmanager
+def callers_kept() -> Iterator[None]:
+    """Around work that seeds the global streams: afterwards all of them are where the caller left them.
+
+    That includes every CUDA device once CUDA is initialised; before that no stream of it has a place to come back to.
+    """
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    with preserved(devices=[torch.device("cuda", index) for index in range(count)]):
+        yield
+
+
 def check_generators(generators: Mapping[str, Explicit]) -> None:
     """Refuse what is no generator, and one stream under two names (restoring it twice would be ambiguous)."""
     import torch
@@ -185,9 +129,6 @@ def check_generators(generators: Mapping[str, Explicit]) -> None:
         names[stream] = name
 
 
-# ------------------------------------------------------------------------------------------------------------- details
-
-
 def _cuda_indices(devices: Sequence[torch.device]) -> list[int]:
     import torch
 
@@ -203,13 +144,13 @@ def _cuda_indices(devices: Sequence[torch.device]) -> list[int]:
 def _capture_one(generator: Explicit) -> Saved:
     if isinstance(generator, np.random.Generator):
         state = generator.bit_generator.state
-        return {"kind": f"numpy {state['bit_generator']}", "state": _plain(state)}
+        return {"kind": f"numpy {state['bit_generator']}", "state": plain(state)}
     return {"kind": f"torch {generator.device.type}", "state": generator.get_state()}
 
 
 def _restore_one(saved: Saved, generator: Explicit) -> None:
     if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = _alive(saved["state"])
+        generator.bit_generator.state = alive(saved["state"])
     else:
         generator.set_state(saved["state"].cpu())
 
@@ -257,34 +198,6 @@ def _trial(name: str, attempt: Any) -> None:
         raise RandomnessError(
             f"the saved state of the random stream {name} cannot be used ({error})", "a state made by capture"
         ) from error
-
-
-def _plain(value: Any) -> Any:
-    """Numpy arrays become {"dtype", "bytes"}, tuples become lists; restricted loading accepts nothing else."""
-    import torch
-
-    if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.str, "bytes": torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8)}
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, tuple) and len(value) == 625:  # python's own generator: 625 words
-        return _plain(np.array(value, np.uint32))
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _alive(value: Any) -> Any:
-    if isinstance(value, dict) and value.keys() == {"dtype", "bytes"}:
-        return np.frombuffer(value["bytes"].cpu().numpy().tobytes(), value["dtype"])
-    if isinstance(value, dict):
-        return {name: _alive(item) for name, item in value.items()}
-    return value
-
-
-def _python_state(saved: Any) -> tuple[Any, ...]:
-    version, words, gauss = saved
-    return version, tuple(_alive(words).tolist()), gauss
 
 
 def _flat(saved: Saved) -> dict[str, Any]:

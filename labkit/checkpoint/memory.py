@@ -73,6 +73,7 @@ def _gaps(tensors: list[Tensor], region: Region) -> bool:
 
 
 def elements(tensors: list[Tensor], region: Region) -> int:
+    """Elements that the file will hold for a region: all of it, or those of a view that is packed."""
     return tensors[region.members[0]].numel() if _gaps(tensors, region) else region.stop - region.start
 
 

@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from labkit.errors import ExportError
-from labkit.files import DISK, Files, is_regular, remove_tree, storage_error, write_file
+from labkit.files import DISK, Files, file_sha256, is_regular, remove_tree, storage_error, write_file
+from labkit.records.values import spell_nonfinite
 
 FORMAT: Final = 1
 ABOUT: Final = "artefact.json"
@@ -167,8 +168,7 @@ def _check(folder: Path, name: str, record: Any) -> None:
     if name != Path(name).name or name in (".", "..") or not is_regular(folder / name):
         raise ExportError(f"{name!r} is no plain file in {folder}", "the files that were exported", _COPY)
     try:
-        with open(folder / name, "rb") as handle:
-            seen = hashlib.file_digest(handle, "sha256").hexdigest()
+        seen = file_sha256(folder / name)
     except OSError as error:
         raise ExportError(f"{name} in {folder} cannot be read ({error.strerror})", "a readable file", _COPY) from error
     size = (folder / name).stat().st_size
@@ -189,6 +189,6 @@ def _record(data: bytes) -> dict[str, Any]:
 
 def _text(described: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(described, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        return json.dumps(spell_nonfinite(described), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ExportError(f"the description cannot be written as JSON: {error}", "plain values", "") from error

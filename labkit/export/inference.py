@@ -17,10 +17,10 @@ from labkit.errors import ExportError
 from labkit.evaluate import carrying_average, leaving_no_trace
 from labkit.export.artefact import Artefact, publish, read
 from labkit.export.fitting import load_weights
-from labkit.export.source import CODE, open_run, recipe_file, sha256
+from labkit.export.source import CODE, open_run, recipe_file
 from labkit.export.trial import equal_on, real_batches
 from labkit.export.weights import Contents, contents, digest
-from labkit.files import DISK, Files
+from labkit.files import DISK, Files, file_sha256
 from labkit.recipe import Recipe
 from labkit.recipes import find
 from labkit.state import architecture
@@ -56,16 +56,10 @@ class Inference:
             raise ExportError(
                 f"there is no decoding setting {unknown[0]!r}", ", ".join(known) or "none", "leave it out"
             )
-        predict = getattr(self.recipe, "predict", None)
-        if predict is None:
-            raise ExportError(
-                f"the recipe {self.config.recipe} has no predict()", "predict(model, inputs, **settings)", "write one"
-            )
         if "labels" in self.description:
             known["labels"] = self.description["labels"]
         with leaving_no_trace(self.model), torch.no_grad():
-            found: Sequence[Mapping[str, Any]] = predict(self.model, inputs, **{**known, **settings})
-        return found
+            return self.recipe.predict(self.model, inputs, **{**known, **settings})
 
 
 # --- making one -----------------------------------------------------------------------------------------------------
@@ -90,8 +84,7 @@ def export_inference(
     chosen = weights or source.config.eval_weights
     if chosen not in ("raw", "ema") or (chosen == "ema" and source.parts.state.ema is None):
         raise ExportError(f"weights={chosen!r}", "raw, or ema for a run with ema_decay", "choose the other")
-    callers = randomness.capture()
-    try:
+    with randomness.callers_kept():
         state, splits = source.parts.state, source.parts.splits
         config = source.config.changed(eval_weights=chosen)
         with carrying_average(state, source.parts.recipe, config, splits.train):
@@ -104,8 +97,6 @@ def export_inference(
                 equal_on(batches, source.parts.recipe, state.model, again.model, "the rebuilt model")
 
             return publish(target, "inference", about, stored.tensors, source.code(), check, files)
-    finally:
-        randomness.restore({**callers, "generators": {}})
 
 
 def model_facts(model: nn.Module, stored: Contents) -> dict[str, Any]:
@@ -135,13 +126,9 @@ def load_inference(
     try:
         config = from_dict(about["config"]).changed(device=device)
         found = recipe or _find(artefact, run_code)
-        callers = randomness.capture()
-        try:
+        with randomness.callers_kept():
             randomness.seed_all("build", config.seed)
-            rebuild = getattr(found, "rebuild", None)
-            model = rebuild(config, about["description"]) if rebuild else found.model(config)
-        finally:
-            randomness.restore({**callers, "generators": {}})
+            model = found.rebuild(config, about["description"])
         model = model.to(resolve_device(device))
         remarks = load_weights(model, artefact.tensors(), about["ties"])
         seen = digest(model)
@@ -167,7 +154,7 @@ def _find(artefact: Artefact, run_code: bool) -> Recipe:
     if run_code:
         return find(f"{artefact.path / CODE}:{code['attribute']}")
     path = recipe_file(reference)
-    if path is not None and path.is_file() and sha256(path) == code["sha256"]:
+    if path is not None and path.is_file() and file_sha256(path) == code["sha256"]:
         return find(reference)
     raise ExportError(
         f"the recipe's file {reference.rpartition(':')[0]} is not here, or has changed",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +13,7 @@ from labkit.build import Parts, build
 from labkit.checkpoint import Found
 from labkit.config import RunConfig
 from labkit.errors import CheckpointError, ExportError
+from labkit.files import file_sha256
 from labkit.recipe import Recipe
 from labkit.recipes import find
 from labkit.run.folder import RunFolder
@@ -35,13 +34,12 @@ class Source:
     def about(self) -> dict[str, Any]:
         """Recipe, config, description, provenance and training duration, as plain values."""
         facts = self.found.manifest["facts"]
-        describe = getattr(self.parts.recipe, "describe_export", None)
         training = {"seconds": facts["seconds_used"], "epochs": None, **facts["counters"]}
         training["epochs"] = facts["counters"]["examples"] / max(len(self.parts.splits.train), 1)
-        about = {
+        return {
             "recipe": {"reference": self.config.recipe, "code": _code_facts(self.config.recipe)},
             "config": facts["config"],
-            "description": describe(self.config) if describe else {},
+            "description": self.parts.recipe.describe_export(self.config),
             "training": {name: training[name] for name in ("committed", "examples", "tokens", "epochs", "seconds")},
             "evaluation": facts["evaluation"],
             "provenance": {
@@ -55,8 +53,6 @@ class Source:
                 **_recorded(self.place),
             },
         }
-        plain: dict[str, Any] = _plain(about)
-        return plain
 
     def code(self) -> dict[str, bytes]:
         """The recipe's own file, when it is a file of the user's."""
@@ -72,15 +68,12 @@ def open_run(run: Path | str, checkpoint: str | int, recipe: Recipe | None) -> S
         raise ExportError(f"the run was started with an object ({config.recipe[7:]})", "that recipe", "pass recipe=")
     config = config.changed(device="cpu")
     found = _checkpoint(place, config, meta["run_id"], checkpoint)
-    callers = randomness.capture()
-    try:
+    with randomness.callers_kept():
         parts = build(recipe or find(config.recipe), config)
         check_model(parts.state.model, found.payload["model"])
         load_model(parts.state.model, found.payload["model"])
         if parts.state.ema is not None:
             parts.state.ema.load_state_dict(found.payload["ema"])
-    finally:
-        randomness.restore({**callers, "generators": {}})
     return Source(place, config, parts, found)
 
 
@@ -110,15 +103,6 @@ def _recorded(place: RunFolder) -> dict[str, Any]:
         return {"code": None, "packages": None, "unreadable": type(error).__name__}
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no nonfinite numbers: they are written as words, as in the records."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def recipe_file(reference: str) -> Path | None:
     """The file of a "path/to/file.py:attribute" reference."""
     path, colon, _ = reference.rpartition(":")
@@ -129,8 +113,4 @@ def _code_facts(reference: str) -> dict[str, Any] | None:
     path = recipe_file(reference)
     if path is None or not path.is_file():
         return None
-    return {"file": CODE, "attribute": reference.rpartition(":")[2], "sha256": sha256(path)}
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"file": CODE, "attribute": reference.rpartition(":")[2], "sha256": file_sha256(path)}

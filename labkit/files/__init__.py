@@ -17,7 +17,7 @@ from labkit.files.disk import (
     write_file,
     write_text_durably,
 )
-from labkit.files.hashing import PIECE, HashingWriter, file_digests, spread
+from labkit.files.hashing import PIECE, HashingWriter, file_digests, file_sha256, spread
 from labkit.files.locking import lock
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "HashingWriter",
     "append_text",
     "file_digests",
+    "file_sha256",
     "file_size_limit",
     "free_bytes",
     "is_regular",

@@ -106,6 +106,12 @@ def spread(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Re
         return [future.result() for future in futures]
 
 
+def file_sha256(path: Path) -> str:
+    """SHA-256 (hex) of a whole file, as `sha256sum` prints it. Raises OSError as the disk gave it."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
 def file_digests(path: Path, size: int) -> list[str]:
     """SHA-256 of each PIECE of a file of `size` bytes, read from the disk by a few threads."""
     return spread(lambda start: _piece_digest(path, start), range(0, max(size, 1), PIECE))

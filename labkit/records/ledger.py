@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import html
 import io
 import json
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import RecordsError, RunFolderError
-from labkit.files import file_digests, write_text_durably
+from labkit.files import file_digests, file_sha256, write_text_durably
 from labkit.records.compare import RunDiff, diff_runs
 from labkit.records.runs import Run, flat, is_run_folder, note
 from labkit.records.values import encode
@@ -120,7 +119,7 @@ class Ledger:
                 path = path / inside
         if not path.is_file():
             raise RecordsError(f"there is no file {path}", "a file or a checkpoint folder")
-        whole, pieces = _sha256(path), file_digests(path, path.stat().st_size)
+        whole, pieces = file_sha256(path), file_digests(path, path.stat().st_size)
         maker = _run_of_export(path, whole)
         return [Made(run, evidence) for run in self.runs for evidence in _evidence(run, path, whole, pieces, maker)]
 
@@ -200,11 +199,6 @@ def _written(text: str, path: Path | str | None) -> str:
     if path is not None:
         write_text_durably(Path(path), text)
     return text
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _run_of_export(path: Path, whole: str) -> set[str]:

@@ -44,22 +44,23 @@ def encode(record: Mapping[str, Any]) -> str:
     try:
         return _encode(record)
     except ValueError:  # a nonfinite float: rare, so only now is every value looked at
-        return _encode(_spell_nonfinite(record))
+        return _encode(spell_nonfinite(record))
     except TypeError as error:
         found = f"a record with the fields {', '.join(map(str, record))} cannot be written: {error}"
         raise RecordsError(found, "numbers, text, None, lists and mappings", "pass .item() or .tolist()") from error
 
 
-def _spell_nonfinite(value: Any) -> Any:
+def spell_nonfinite(value: Any) -> Any:
+    """The value with nonfinite floats as the words "nan", "inf", "-inf", at any depth: JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, (str, int, float)) or value is None:
         return value
     if isinstance(value, Mapping):
-        return {name: _spell_nonfinite(entry) for name, entry in value.items()}
+        return {name: spell_nonfinite(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_spell_nonfinite(entry) for entry in value]
-    return _spell_nonfinite(plain(value))
+        return [spell_nonfinite(entry) for entry in value]
+    return spell_nonfinite(plain(value))
 
 
 def revive(value: Any) -> Any:

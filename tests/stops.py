@@ -65,3 +65,9 @@ def differing(left: Saved, right: Saved) -> list[str]:
 def first_recorded(left: Path, right: Path) -> Difference | None:
     """The first recorded quantity in which two run folders differ."""
     return first_difference(*(read_lines(folder / "trajectory.jsonl").records for folder in (left, right)))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, the lock and its note aside."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("lock"))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from stops import STOPS, UPDATES, differing, first_recorded, split, straight
+from stops import STOPS, UPDATES, contents, differing, first_recorded, split, straight
 from torch import nn
 from toys import Items, Pull, Toy
 
@@ -369,12 +369,6 @@ def test_what_a_start_that_failed_left_behind_can_be_started_again(tmp_path: Pat
     monkeypatch.setattr(CheckpointStore, "publish", whole)
     final, _ = straight(Toy, 4)
     assert differing(final, split(tmp_path / "r", Toy, 4)) == []
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, the lock and its note aside."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("lock"))
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class Other(Toy):

@@ -20,7 +20,7 @@ def t_95(degrees: int) -> float:
     """The factor from a standard error to a 95% interval; above 30 degrees nearly that of the normal law, 1.96."""
     if degrees < 1:
         return math.inf
-    return T_95[degrees - 1] if degrees <= len(T_95) else 1.960 + 2.4 / degrees
+    return T_95[degrees - 1] if degrees <= len(T_95) else 1.960 + 2.46 / degrees
 
 
 @dataclass(frozen=True)

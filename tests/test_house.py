@@ -23,9 +23,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "labkit"
 
 ORDER = (
-    "errors", "device", "randomness", "weighting", "norms", "precision", "ema", "order", "files", "config", "schedule",
-    "recipe", "recipes", "loading", "state", "identity", "checkpoint", "records", "interrupt", "evaluate", "loop",
-    "build", "engine", "run", "proof", "trials", "plan", "export", "review", "lab", "commands", "__main__",
+    "errors", "device", "randomness", "weighting", "norms", "precision", "ema", "order", "files", "processes",
+    "config", "schedule", "recipe", "recipes", "loading", "state", "identity", "checkpoint", "records", "interrupt",
+    "evaluate", "loop", "build", "engine", "run", "proof", "trials", "plan", "export", "review", "lab", "commands",
+    "__main__",
 )  # fmt: skip
 """A page (or folder) may import only what stands before it. The one place where this is written down for the tests."""
 

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit import processes
 from labkit.errors import ProofError
 from labkit.lab import resume_child
 from labkit.lab.plots.start_here import FirstResume
@@ -66,21 +66,14 @@ def _begin(stopped: Path, copy: Path, updates: int, pieces: Sequence[str]) -> tu
     job = copy.with_suffix(".json")
     asked = {"folder": str(copy), "updates": updates, "lost": list(pieces), "out": str(copy.with_suffix(".npz"))}
     job.write_text(json.dumps(asked), encoding="utf-8")
-    labkit_at = str(Path(__file__).resolve().parents[2])
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([labkit_at, *(path for path in sys.path if path)])}
-    process = subprocess.Popen(
-        [sys.executable, "-P", str(Path(resume_child.__file__).resolve()), str(job)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=env,
-        start_new_session=os.name == "posix",
-    )  # fmt: skip
-    return copy, process
+    return copy, processes.begin("-P", str(Path(resume_child.__file__).resolve()), str(job))
 
 
 def _finish(copy: Path, process: subprocess.Popen[str]) -> Followed:
-    said = process.communicate()[1].strip().splitlines()
+    said = process.communicate()[1]
     if process.returncode != 0:
         raise ProofError(
-            f"the process that continued {copy.name} failed: {said[-1] if said else process.returncode}",
+            f"the process that continued {copy.name} failed: {processes.last_words(said, process.returncode)}",
             "a run that resumes",
             "resume the folder in this process with labkit.run.resume to see the whole error",
         )

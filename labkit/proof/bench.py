@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit import processes
 from labkit.errors import ProofError
 from labkit.proof.compare import Difference, first_difference
 from labkit.proof.job import Job
@@ -50,7 +48,7 @@ class Bench:
         self.straight = self.run(self.start("straight"))
 
     def run_leader(self, stops: Sequence[int]) -> Difference | None:
-        """A run that publishes at every stop and leaves a copy of its folder; where it differs from the straight one."""
+        """A run that publishes at every stop and leaves its folder there; where it differs from the straight one."""
         self.progress(f"interrupted run, {len(stops)} stops")
         copies = {str(stop): self.stopped(stop) for stop in stops}
         return first_difference(self.straight, self.run(self.start("leader", stops=copies)))
@@ -106,21 +104,11 @@ class Bench:
         """A fresh process for the job; the boundaries that it wrote down. Raises ProofError with its last words."""
         file = Path(job.log).with_suffix(".job.json")
         job.write(file)
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(_search_path())}
-        done = subprocess.run(
-            [sys.executable, "-m", "labkit.proof.child", str(file)], capture_output=True, text=True, env=env,
-            start_new_session=os.name == "posix", stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        done = processes.run("-m", "labkit.proof.child", str(file))
         if done.returncode != 0:
-            words = done.stderr.strip().splitlines()
             raise ProofError(
-                f"a process of the proof ({job.mode}) failed: {words[-1] if words else f'status {done.returncode}'}",
+                f"a process of the proof ({job.mode}) failed: {processes.last_words(done.stderr, done.returncode)}",
                 "a recipe that runs, and resumes, without an error",
                 "run it alone with `labkit train` to see the whole error",
             )
         return read_lines(job.log).records
-
-
-def _search_path() -> list[str]:
-    """Where this process finds labkit and the user's modules, for a process that starts in the same folder."""
-    return [str(Path(__file__).resolve().parents[2]), *(path for path in sys.path if path)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def evaluate(
     *,
     batch_size: int = 256,
     device: torch.device | str = "cpu",
-    autocast: Callable[[], Any] | None = None,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Total] | None:
     """Totals of every metric of the recipe over a split, in index order.
@@ -50,9 +50,7 @@ def evaluate(
         for batch in batches(dataset, recipe.collate, batch_size):
             if should_stop():
                 return None
-            with ExitStack() as stack:
-                if autocast is not None:
-                    stack.enter_context(autocast())
+            with autocast():
                 found = recipe.metrics(model, to_device(batch, device))
             check_counts(found)
             for name, (summed, count) in found.items():
@@ -64,7 +62,9 @@ def check_counts(found: Mapping[str, tuple[Any, int]]) -> None:
     """Raise RecipeError for a metric whose count is no whole number of at least 0."""
     for name, (_, count) in found.items():
         if not isinstance(count, int) or count < 0:
-            raise RecipeError(f"metric {name!r} came with the count {count!r}", "a whole number, 0 or more", "")
+            raise RecipeError(
+                f"metric {name!r} came with the count {count!r}", "a whole number, 0 or more", "return (sum, count)"
+            )
 
 
 def batches(dataset: Any, collate: Callable[[Any], Any], batch_size: int, stop: int | None = None) -> Iterator[Any]:
@@ -99,16 +99,11 @@ def evaluate_state(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Total] | None:
     """Evaluate the run's raw or averaged weights, as the config says. None when told to stop in between."""
-    device = torch.device(config.device)
-
-    def score() -> dict[str, Total] | None:
+    with nothing_moved(state), carrying_average(state, recipe, config, train):
         return evaluate(
-            state.model, recipe, validation, batch_size=config.eval_batch_size, device=device,
+            state.model, recipe, validation, batch_size=config.eval_batch_size, device=config.device,
             autocast=state.precision.autocast, should_stop=should_stop,
         )  # fmt: skip
-
-    with nothing_moved(state), carrying_average(state, recipe, config, train):
-        return score()
 
 
 @contextmanager

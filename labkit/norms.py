@@ -62,11 +62,14 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 
 
 def first_nonfinite(named: Iterable[tuple[str, Tensor | None]]) -> str | None:
-    """Name of the first tensor, in the order given, that holds a NaN or an infinity; None when there is none."""
-    for name, tensor in named:
-        if tensor is not None and not all_finite([tensor]):
-            return name
-    return None
+    """Name of the first tensor, in the order given, that holds a NaN or an infinity; None when there is none.
+
+    In the good case the device is waited for once; only the search for a culprit asks tensor by tensor.
+    """
+    present = [(name, tensor) for name, tensor in named if tensor is not None]
+    if all_finite(tensor for _, tensor in present):
+        return None
+    return next(name for name, tensor in present if not all_finite([tensor]))
 
 
 def clip_(gradients: Sequence[Tensor], norm: float, max_norm: float) -> bool:

@@ -170,11 +170,6 @@ class Precision:
         self.scaler.update()
         return not skipped
 
-    def forget(self, optimizer: Optimizer) -> None:
-        """Drop the record of an attempt that was refused after unscale_; scale and growth counter stay."""
-        if self.scaler is not None:
-            self.scaler._per_optimizer_states.pop(id(optimizer), None)
-
     @property
     def current_scale(self) -> float | None:
         """The scale that the next loss is multiplied by; None without a scaler."""

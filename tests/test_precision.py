@@ -99,19 +99,6 @@ def test_found_nonfinite_tells_before_apply() -> None:
     assert not run.precision.found_nonfinite(run.optimizer)
 
 
-def test_forget_clears_a_refused_attempt_and_moves_nothing() -> None:
-    run = Scalar(initial_scale=8.0, growth_interval=3)
-    assert run.attempt(1.0)
-    before = run.precision.state_dict()
-    run.backward(math.nan)
-    run.precision.unscale_(run.optimizer)
-    with pytest.raises(RuntimeError, match="already been called"):
-        run.precision.unscale_(run.optimizer)
-    run.precision.forget(run.optimizer)
-    assert run.precision.state_dict() == before
-    assert run.attempt(1.0) and run.weight.item() == -2.0
-
-
 def test_k06_01_scale_growth_counter_and_settings_are_saved() -> None:
     run = Scalar(initial_scale=8.0, growth_interval=2)
     run.attempt(1.0)
@@ -188,7 +175,6 @@ def test_without_a_scaler_the_same_calls_work(kind: Any) -> None:
     loss.backward()
     run.unscale_(optimizer)
     assert not run.found_nonfinite(optimizer) and run.apply(optimizer) and weight.item() == -0.5
-    run.forget(optimizer)
     assert run.state_dict() == {"kind": kind}
     run.load_state_dict({"kind": kind})
 

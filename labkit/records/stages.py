@@ -58,10 +58,6 @@ class Stages:
         stage = failure_stage(error) or self.present
         return None if stage == OTHER else stage
 
-    def report(self) -> dict[str, float]:
-        """Seconds by stage since the last report or take: a line for the signals. Empty when the profile is off."""
-        return self.take().seconds
-
     def take(self) -> Profile:
         """The times since the last take (or since this was made), and begin anew. Empty when the profile is off."""
         return Profile({}, 0.0, 0.0) if self._timer is None else self._timer.take(self.present)

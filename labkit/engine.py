@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit import randomness
@@ -51,6 +51,11 @@ class Engine:
     @property
     def state(self) -> RunState:
         return self.parts.state
+
+    def change(self, config: RunConfig) -> None:
+        """Go on under a config that differs in fields that may change."""
+        self.config = self.loop.config = config
+        self.parts = replace(self.parts, config=config)
 
     @contextmanager
     def working(self) -> Iterator[None]:

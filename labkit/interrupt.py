@@ -20,6 +20,11 @@ class Wishes:
 
     stop: str | None = None  # the reason, "SIGINT", "SIGTERM" or the caller's own words
     save: bool = False
+    by_signal: bool = False  # stop was asked for by SIGINT or SIGTERM
+
+    def forget_stop(self) -> None:
+        """The stop was obeyed, or overtaken by an error."""
+        self.stop, self.by_signal = None, False
 
     def request_stop(self, reason: str = "asked to stop") -> None:
         """Ask for a stop at the next boundary; safe from any thread."""
@@ -44,6 +49,7 @@ def listening(wishes: Wishes) -> Iterator[bool]:
         if wishes.stop is not None:
             raise KeyboardInterrupt(f"second request to stop (first: {wishes.stop})")
         wishes.request_stop(signal.Signals(number).name)
+        wishes.by_signal = True
 
     def on_save(number: int, frame: FrameType | None) -> None:
         wishes.request_save()

@@ -26,6 +26,9 @@ from labkit.records.monitors import LayerMonitor
 from labkit.records.stages import Stages
 from labkit.state import KeptBuffer, RunState, kept_buffers, put_back
 
+NO_TARGETS, BACKED_OFF = "no valid targets", "scaler backed off"
+"""Reasons for a skip that are in order; every other one is the guard's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -50,9 +53,14 @@ class Attempt:
     tally: Mapping[str, int] | None  # what Recipe.tally() counted in the data of this attempt
     layers: Mapping[str, Any] | None  # norms of every layer, where asked for; kept in a file of its own
 
+    @property
+    def refused(self) -> bool:
+        """The guard refused it: neither empty nor skipped by the scaler, but an incident."""
+        return self.skipped is not None and self.skipped not in {NO_TARGETS, BACKED_OFF}
+
 
 class Loop:
-    """Owns no mutable value of its own beside the torn mark: state goes in, state comes out."""
+    """Owns nothing that moves beside the torn mark and what the present attempt's record will carry."""
 
     def __init__(self, recipe: Recipe, config: RunConfig, state: RunState, feed: Feed, stages: Stages) -> None:
         self.recipe, self.config, self.state, self.feed, self.stages = recipe, config, state, feed, stages
@@ -60,6 +68,7 @@ class Loop:
         self.torn: str | None = None
         self._monitor = LayerMonitor(state.model, config.monitor_every)
         self._has_buffers = any(True for _ in state.model.buffers())
+        self._groups = len(state.optimizer.param_groups)
 
     def update(self) -> Attempt:
         """One attempt at an update, to the next boundary.
@@ -80,7 +89,7 @@ class Loop:
             batches = [to_device(batch, self.device) for batch in batches]
         rates_used = self._rates()
         if total_count == 0:
-            return self._commit(fetched, rates_used, skipped="no valid targets")
+            return self._commit(fetched, rates_used, skipped=NO_TARGETS)
 
         # 2, 3 forward and backward: each microbatch adds its share of sum / total count
         self.torn = "forward"
@@ -103,6 +112,8 @@ class Loop:
         # 4 measure: the gradient of the whole update, unscaled, before anything is clipped
         enter("measure")
         self.torn = "measure"
+        if len(state.optimizer.param_groups) != self._groups:
+            raise _group_error(len(state.optimizer.param_groups), self._groups)
         scale = state.precision.current_scale
         parameters = [p for group in state.optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm: float | None = None
@@ -155,7 +166,7 @@ class Loop:
             if state.ema is not None:
                 self.stages.enter("ema")
                 state.ema.update(state.model)
-        elif skipped == "no valid targets":
+        elif skipped == NO_TARGETS:
             counters.empty += 1
         self.stages.enter("record")
         self.torn = None
@@ -200,7 +211,7 @@ class Loop:
         counters.scaler_skipped += 1
         counters.scaler_skips_in_a_row += 1
         attempt = self._commit(
-            fetched, rates, loss_sum=loss, loss_count=count, grad_norm=norm, scale=scale, skipped="scaler backed off"
+            fetched, rates, loss_sum=loss, loss_count=count, grad_norm=norm, scale=scale, skipped=BACKED_OFF
         )
         if counters.scaler_skips_in_a_row > self.config.max_scaler_skips:
             raise NonfiniteError(
@@ -267,4 +278,12 @@ def _count_error(found: int, counted: int) -> RecipeError:
         f"objective() returned the count {found}, count() said {counted} for the same batch",
         "the same number from both",
         "count valid targets in one function and call it from both",
+    )
+
+
+def _group_error(found: int, built: int) -> RecipeError:
+    return RecipeError(
+        f"the optimizer has {found} parameter groups, and had {built} when it was built",
+        "the same groups all along: a resume builds them anew",
+        "give every group to the optimizer at the start, and let requires_grad say which parameters move",
     )

@@ -149,11 +149,12 @@ class CheckpointStore(CheckpointReader):
 
     # --- retention ---------------------------------------------------------------------------------------------------
 
-    def retain(self, best: int | None = None) -> list[int]:
+    def retain(self, best: int | None = None, pinned: int | None = None) -> list[int]:
         """Remove what is no longer needed; returns the updates removed. Call it after a publication.
 
-        Stays: the last `keep` healthy verified ones, the newest, the one just published, best, milestones, whatever is
-        damaged or of another run. Nothing is removed unless a healthy verified one stays. Raises StorageError.
+        Stays: the last `keep` healthy verified ones, the newest, the one just published, best, pinned, milestones,
+        whatever is damaged or of another run. Nothing is removed unless a healthy verified one stays. Raises
+        StorageError.
         """
         with self._busy, storage_errors(f"remove old checkpoints in {self.folder}"):
             mine = [
@@ -166,7 +167,7 @@ class CheckpointStore(CheckpointReader):
             ]
             mine = [entry for entry in mine if entry not in doubles]
             healthy = [entry.update for entry in mine if entry.manifest and entry.manifest["healthy"]]
-            stay = {*healthy[: self.keep], best, self._last, *(entry.update for entry in mine[:1])}
+            stay = {*healthy[: self.keep], best, pinned, self._last, *(entry.update for entry in mine[:1])}
             stay |= {update for update in healthy if self.milestone_every and update % self.milestone_every == 0}
             leave = [entry for entry in mine if entry.update not in stay] if healthy else []
             if leave or doubles:

@@ -70,7 +70,7 @@ def lose(session: Session, pieces: Sequence[str]) -> None:
         if not PIECES[name](saved, fresh):
             raise ProofError(f"this recipe keeps no {name}", "a piece that it has", "")
     session.engine.restore(saved)
-    session._attempts.remark("pieces lost on purpose", pieces=list(pieces))
+    session.remark("pieces lost on purpose", pieces=list(pieces))
 
 
 def main(job: Path) -> int:

@@ -23,10 +23,9 @@ from labkit.records.attempts import Attempt, AttemptLog, read_attempts
 from labkit.records.environment import environment
 from labkit.records.tails import last_record, truncate_after
 from labkit.run.folder import RunFolder
+from labkit.run.goals import check_target
 from labkit.run.inspect import Checked, Replay, replay, verify
-from labkit.run.session import Observer, Outcome, Session, check_target
-
-FORMAT = 1
+from labkit.run.session import Observer, Outcome, Session
 
 __all__ = [
     "Checked", "Observer", "Outcome", "Replay", "RunFolder", "Session", "replay", "resume", "start", "verify",
@@ -75,11 +74,10 @@ def start(
             )  # fmt: skip
             try:
                 session.publish("start")
-                write_text_durably(place.config, _json(
-                    {"format": FORMAT, "run_id": run_id, "config": config.to_dict()}
-                ))  # fmt: skip
+                place.write_config(run_id, config)
             except BaseException as error:
-                session.__exit__(type(error), error, None)
+                session.failed(error)
+                session.close()
                 raise
             return session
     finally:
@@ -152,10 +150,10 @@ def _continue(
         saved_attempt=parts.state.counters.attempted, notices=notices, env=env,
     )  # fmt: skip
     for rejected in newest.rejected:
-        session._attempts.remark("fallback", checkpoint=rejected.path.name, why=rejected.reason)
+        session.remark("fallback", checkpoint=rejected.path.name, why=rejected.reason)
     if cut:
-        session._attempts.remark("trajectory cut", lines=cut, lost_seconds=used - saved)
-    write_text_durably(place.config, _json({**meta, "config": parts.config.to_dict()}))
+        session.remark("trajectory cut", lines=cut, lost_seconds=used - saved)
+    place.write_config(meta["run_id"], parts.config)
     return session
 
 

@@ -10,6 +10,10 @@ from typing import Any
 from labkit.checkpoint import CheckpointStore
 from labkit.config import RunConfig, from_dict
 from labkit.errors import RunFolderError
+from labkit.files import write_text_durably
+from labkit.records.tails import last_record
+
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class RunFolder:
         """Create this file while the run is going, and it saves and stops at the next boundary, removing the file."""
         return self.path / "stop"
 
+    def pinned(self) -> int | None:
+        """The checkpoint (its update) before the last incident, which retention keeps for replay."""
+        last = last_record(self.incidents)
+        return None if last is None else last.get("checkpoint")
+
     def exists(self) -> bool:
         """True when a run was started here."""
         return self.config.is_file()
@@ -77,6 +86,11 @@ class RunFolder:
         return CheckpointStore(
             self.checkpoints, keep=config.keep, milestone_every=config.milestone_every, run_id=run_id
         )  # fmt: skip
+
+    def write_config(self, run_id: str, config: RunConfig) -> None:
+        """config.json, durably: a run exists from this moment on."""
+        meta = {"format": FORMAT, "run_id": run_id, "config": config.to_dict()}
+        write_text_durably(self.config, json.dumps(meta, indent=1) + "\n")
 
     def read_config(self) -> RunConfig:
         """The resolved config that the run was started with. Raises RunFolderError when there is none."""

@@ -14,21 +14,23 @@ from typing import Any
 
 import torch
 
-from labkit import device, norms, randomness, schedule
+from labkit import norms, randomness, schedule
 from labkit.build import Parts
-from labkit.checkpoint import BackgroundSaver, CheckpointStore
+from labkit.checkpoint import CheckpointStore
 from labkit.config import MAY_CHANGE, RunConfig
+from labkit.device import peak_memory_bytes
 from labkit.engine import Engine
-from labkit.errors import ConfigError, NonfiniteError, StorageError
-from labkit.evaluate import carrying_average, evaluate_state, leaving_no_trace, nothing_moved, out_of_patience
+from labkit.errors import ConfigError, NonfiniteError, StorageError, TornStateError
+from labkit.evaluate import carrying_average, evaluate_state, leaving_no_trace, nothing_moved
 from labkit.interrupt import Wishes, listening
 from labkit.loading import WorkerError
 from labkit.loop import Attempt
 from labkit.records.attempts import AttemptLog
-from labkit.records.lines import LineLog
 from labkit.records.stages import Profile
-from labkit.records.tensorboard import Mirror
 from labkit.run.folder import RunFolder
+from labkit.run.goals import Ending, check_target, find_ending
+from labkit.run.journal import Journal
+from labkit.run.publishing import Publisher
 from labkit.state import RunState, Saved
 from labkit.weighting import Total
 
@@ -37,11 +39,7 @@ Observer = Callable[[Attempt], None]
 LOOK_SECONDS = 0.2
 """How often the run folder is looked at for a request."""
 
-SIGNAL_SECONDS = 5.0
-"""A line of signals is due after so long, however slow an attempt is: more is not unknown after a kill."""
-
-
-DEAF = "outside the main thread signals are not handled; request_stop() or a file named stop ends this run"
+NO_SIGNALS = "outside the main thread signals are not handled; request_stop() or a file named stop ends this run"
 
 AT_OPENING = frozenset(
     {"save", "keep", "milestone_every", "workers", "start_method", "persistent_workers", "prefetch", "monitor_every",
@@ -70,8 +68,8 @@ class Session:
         self, folder: RunFolder, parts: Parts, store: CheckpointStore, attempts: AttemptLog, held: ExitStack,
         facts: dict[str, Any], *, segment: int, seconds_before: float, saved_attempt: int | None,
         notices: Sequence[str] = (),
-       ) -> None:  # fmt: skip
-        self.folder, self.parts, self.store = folder, parts, store
+    ) -> None:  # fmt: skip
+        self.folder, self.store = folder, store
         self.notices = tuple(notices)
         self.wishes = Wishes()
         self.observers: list[Observer] = []
@@ -79,19 +77,16 @@ class Session:
         self.segment = segment
         self._attempts, self._held, self._facts = attempts, held, facts
         self.engine = Engine(parts)
-        self._device = torch.device(parts.config.device)
-        self._saved_attempt = saved_attempt  # attempts made when the newest checkpoint was taken
-        self._saver = BackgroundSaver(store) if parts.config.save == "background" else None
-        self._trajectory, self._signals = LineLog(folder.trajectory), LineLog(folder.signals)
+        self._publisher = Publisher(
+            store, parts.config.save == "background", saved_attempt,
+            None if saved_attempt is None else parts.state.counters.committed, folder.pinned(), self._save_failed,
+        )  # fmt: skip
+        self._journal = Journal(folder, parts.config, parts.state, segment, seconds_before)
         self._seconds_before, self._worked = seconds_before, 0.0
         self._at_work_since: float | None = None
         self._profile: Profile | None = None
-        self._saved_at = time.monotonic()
         self._look_at = 0.0
-        self._since = (seconds_before, parts.state.counters.examples, parts.state.counters.tokens)
         self._totals: dict[str, Total] | None = None
-        self._tally: dict[str, int] = {}
-        self._mirror = self._open_mirror()
         self._ended: tuple[str, BaseException | None] = ("stopped", None)
         self._closed = False
 
@@ -102,13 +97,17 @@ class Session:
         return self.engine.config
 
     @property
+    def parts(self) -> Parts:
+        return self.engine.parts
+
+    @property
     def state(self) -> RunState:
-        return self.parts.state
+        return self.engine.state
 
     @property
     def update(self) -> int:
         """Committed updates."""
-        return int(self.parts.state.counters.committed)
+        return self.state.counters.committed
 
     @property
     def seconds_used(self) -> float:
@@ -134,7 +133,13 @@ class Session:
             if name in AT_OPENING:
                 again = f"close this session, then resume(folder, {name}=...)"
                 raise ConfigError(f"{name} is settled when a session is opened", "a field that is read later", again)
-        self.engine.config = self.engine.loop.config = self.config.changed(**settings)
+        self.engine.change(self.config.changed(**settings))
+        if self.folder.exists():  # so that a resume after a kill goes to the same target
+            self.folder.write_config(self._facts["run_id"], self.config)
+
+    def remark(self, what: str, **facts: Any) -> None:
+        """Something worth keeping with this attempt at running."""
+        self._attempts.remark(what, **facts)
 
     def request_stop(self, reason: str = "asked to stop") -> None:
         """Stop at the next boundary, with a checkpoint; safe from another thread."""
@@ -153,15 +158,14 @@ class Session:
         before = self.update
         try:
             with self._working(), listening(self.wishes) as heard:
-                if not heard and DEAF not in self.notices:
-                    self.notices += (DEAF,)
+                if not heard and NO_SIGNALS not in self.notices:
+                    self.notices += (NO_SIGNALS,)
                 while (ending := self._boundary()) is None:
                     self._attempt()
         finally:
-            self.wishes.stop = None  # obeyed, or overtaken by an error
-        status, reason = ending
-        self._ended = ("stopped" if status == "stopped" else "finished", None)
-        return Outcome(status, reason, self.update, self.update - before)
+            self.wishes.forget_stop()
+        self._ended = ("stopped" if ending.status == "stopped" else "finished", None)
+        return Outcome(ending.status, ending.reason, self.update, self.update - before)
 
     def attempt(self) -> Attempt:
         """Evaluate, decide and publish if they are due, then one attempt: for tools that look at each boundary."""
@@ -180,18 +184,18 @@ class Session:
         with self._working():
             self._boundary()
 
-    def ending(self) -> tuple[str, str] | None:
-        """(status, reason) if the run ends at the present boundary, else None."""
-        return self._ending()
+    def ending(self) -> Ending | None:
+        """How the run ends at the present boundary; None when it goes on."""
+        return find_ending(self.state, self.config, self.seconds_used, self.wishes.stop)
 
     def capture(self) -> Saved:
         """A copy of the whole state as saved, with the run's own random streams."""
         return self.engine.capture()
 
     def publish(self, reason: str = "asked") -> None:
-        """Save at the present boundary."""
+        """Save at the present boundary. Raises StorageError when the disk refuses."""
         with self._working():
-            self._publish(reason)
+            self._publish(reason, required=True)
 
     def dry_run(self) -> Attempt:
         """One update and one validation batch; the checkpoint is marked, and no resume will take it."""
@@ -204,7 +208,7 @@ class Session:
                     range(min(self.config.eval_batch_size, len(self.parts.splits.validation))),
                 )
                 evaluate_state(self.state, self.parts.recipe, self.config, self.parts.splits.train, first)
-            self._publish("dry run", dry_run=True)
+            self._publish("dry run", required=True, dry_run=True)
         self._ended = ("finished", None)
         return record
 
@@ -217,32 +221,28 @@ class Session:
         with self._held, ExitStack() as stack:
             stack.callback(self.engine.close)
             stack.callback(self._record_end, status, error)
-            stack.callback(self._signals.close)
-            stack.callback(self._trajectory.close)
-            if self._mirror is not None:
-                stack.callback(self._mirror.close)
-            if self._saver is not None:
-                stack.callback(self._saver.close)
+            stack.callback(self._journal.close)
+            stack.callback(self._publisher.close)
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            self._failed(error)
+            self.failed(error)
         self.close()
 
     # --- boundaries -------------------------------------------------------------------------------------------------
 
-    def _boundary(self) -> tuple[str, str] | None:
-        """Everything that is due here; (status, reason) when the run ends at this boundary."""
+    def _boundary(self) -> Ending | None:
+        """Everything that is due here; how the run ends, if it ends at this boundary."""
         self._read_requests()
         self._evaluate_if_due()
-        ending = self._ending()
-        reason = self._save_reason(ending)
+        ending = self.ending()
+        reason = self._publisher.reason(self.state, self.config, self.wishes, ending)
         if reason is not None:
-            self._publish(reason)
-        self._finish_background(wait=ending is not None)
+            self._publish(reason, required=ending is not None or reason == "asked")
+        self._publisher.finish(self.state.best.update, wait=ending is not None)
         return ending
 
     def _evaluate_if_due(self) -> None:
@@ -250,11 +250,7 @@ class Session:
         if found is None:
             return
         self._totals = found.totals
-        self._record({
-            "attempt": found.attempt, "update": found.update, "segment": self.segment,
-            "validation": {name: [total.sum, total.count] for name, total in found.totals.items()},
-            "best": found.best, "without_improvement": found.without_improvement, "rates_next": list(found.rates_next),
-        })  # fmt: skip
+        self._journal.evaluation(found)
         if found.best:
             self.wishes.request_save()
         self._store_samples()
@@ -269,44 +265,8 @@ class Session:
             leaving_no_trace(self.state.model),
             nothing_moved(self.state),
             torch.no_grad(),
-            LineLog(self.folder.samples) as log,
         ):
-            for sample in self.parts.recipe.samples(self.state.model, config):
-                log.append({"attempt": counters.attempted, "update": counters.committed, **sample})
-
-    def _ending(self) -> tuple[str, str] | None:
-        counters, config = self.state.counters, self.config
-        if out_of_patience(self.state.best, config):
-            return "early stopped", f"{self.state.best.without_improvement} evaluations without improvement"
-        for name, reached in (
-            ("updates", counters.committed), ("epochs", self.state.cursor.epoch), ("examples", counters.examples),
-            ("tokens", counters.tokens), ("seconds", self.seconds_used),
-        ):  # fmt: skip
-            goal = getattr(config, name)
-            if goal is not None and reached >= goal:
-                return "finished", f"target reached: {name}={goal:g}"
-        if self.wishes.stop is not None:
-            return "stopped", self.wishes.stop
-        return None
-
-    def _save_reason(self, ending: tuple[str, str] | None) -> str | None:
-        counters, config = self.state.counters, self.config
-        if counters.attempted == self._saved_attempt and not self.wishes.save:
-            return None
-        if self.wishes.save:
-            self.wishes.save = False
-            is_best = self.state.best.update == counters.committed and self._totals is not None
-            return "best" if is_best else "asked"
-        if ending is not None:
-            return "signal" if ending[1].startswith("SIG") else ending[0]
-        moved = counters.committed > 0
-        if config.save_every and moved and counters.committed % config.save_every == 0:
-            return "periodic"
-        if config.save_epoch_end and self.state.cursor.examples == 0:
-            return "epoch end"
-        if config.save_seconds is not None and time.monotonic() - self._saved_at >= config.save_seconds:
-            return "time"
-        return None
+            self._journal.samples(self.parts.recipe.samples(self.state.model, config))
 
     def _read_requests(self) -> None:
         """Files named save and stop in the run folder; looked for a few times a second, not at each boundary."""
@@ -321,23 +281,7 @@ class Session:
             self.folder.stop_request.unlink(missing_ok=True)
             self.wishes.request_stop("stop file")
 
-    def _finish_background(self, wait: bool) -> None:
-        """Clear old checkpoints after a background save; a failed one is recorded, and raised only at the end."""
-        if self._saver is None:
-            return
-        try:
-            done = self._saver.wait() if wait else self._saver.check()
-        except StorageError as error:
-            self._save_failed(error)
-            if wait:
-                raise
-            return
-        if done is not None:
-            self.store.retain(self.state.best.update)
-
-    # --- publishing ---------------------------------------------------------------------------------------------------
-
-    def _publish(self, reason: str, *, dry_run: bool = False) -> None:
+    def _publish(self, reason: str, *, required: bool, dry_run: bool = False) -> None:
         """Records to disk first, then the state: a checkpoint never knows more than the records."""
         self.engine.loop.refuse_if_torn()
         self.engine.stages.enter("publish")
@@ -347,33 +291,17 @@ class Session:
                 f"after update {self.update} the parameter {bad} is not finite", "finite parameters in a checkpoint",
                 "resume: the newest checkpoint is from before; lower the rate in a new run",
             )  # fmt: skip
-        self._trajectory.flush(durable=True)
-        self._signals.flush(durable=True)
-        if self._mirror is not None:
-            self._mirror.flush()
-        state = self.state
+        self._journal.flush()
         facts = {
             **self._facts, "reason": reason, "dry_run": dry_run, "config": self.config.to_dict(),
-            "counters": asdict(state.counters), "segment": self.segment, "seconds_used": self.seconds_used,
-            "evaluation": {n: [t.sum, t.count] for n, t in (self._totals or {}).items()}, "best": asdict(state.best),
+            "counters": asdict(self.state.counters), "segment": self.segment, "seconds_used": self.seconds_used,
+            "evaluation": {n: [t.sum, t.count] for n, t in self.totals.items()}, "best": asdict(self.state.best),
         }  # fmt: skip
-        try:
-            if self._saver is not None and not dry_run:
-                self._saver.submit(state.counters.committed, state.capture(), facts)
-            else:
-                self.store.publish(state.counters.committed, state.capture(), facts)
-                self.store.retain(state.best.update)
-        except StorageError as error:
-            self._save_failed(error)
-            if reason in {"start", "dry run", "asked", "signal", "stopped", "finished", "early stopped"}:
-                raise
-            return
-        self._saved_attempt, self._saved_at = state.counters.attempted, time.monotonic()
+        self._publisher.publish(self.state, facts, required=required, wait=dry_run)
 
     def _save_failed(self, error: StorageError) -> None:
-        self._attempts.remark("save failed", update=self.update, why=type(error).__name__)
+        self.remark("save failed", update=self.update, why=type(error).__name__)
         self.notices += (f"update {self.update}: the save failed, the checkpoint before it stays. {error}",)
-        self._saved_attempt, self._saved_at = None, time.monotonic()
 
     # --- one attempt --------------------------------------------------------------------------------------------------
 
@@ -381,24 +309,15 @@ class Session:
         try:
             record = self.engine.update()
         except WorkerError:
-            if self.engine.loop.torn is None and self.state.counters.attempted != self._saved_attempt:
-                self._publish("worker died")  # it died over a fetch: the boundary before it stands
+            if self.engine.loop.torn is None and self.state.counters.attempted != self._publisher.saved_attempt:
+                self._publish("worker died", required=False)  # it died over a fetch: the boundary before it stands
             raise
-        line = {name: getattr(record, name) for name in _ATTEMPT_FIELDS}
-        line["segment"] = self.segment
-        if record.tally is not None:
-            line["tally"] = record.tally
-            for name, count in record.tally.items():
-                self._tally[name] = self._tally.get(name, 0) + count
-        self._record(line)
-        if record.layers is not None:
-            with LineLog(self.folder.monitors) as log:
-                log.append(record.layers)
-        every = self.config.signals_every
-        if every and (record.attempt % every == 0 or self.seconds_used - self._since[0] >= SIGNAL_SECONDS):
-            self._signal(record)
-        if record.skipped is not None and record.skipped not in {"no valid targets", "scaler backed off"}:
-            self._incident(record.attempt, record.skipped)
+        self._journal.attempt(record, self.config)
+        if record.refused:
+            self._journal.incident(record.attempt, record.skipped or "", self._publisher.pin(), record.indices)
+        if self._journal.signal_due(record, self.config, self.seconds_used):
+            stage_seconds = self._take_profile().seconds if self.config.profile else {}
+            self._journal.signal(record, self.config, self.seconds_used, stage_seconds)
         if self.watch is not None:
             self.watch(record)
         if self.observers:
@@ -406,44 +325,6 @@ class Session:
                 for observer in self.observers:
                     observer(record)
         return record
-
-    def _record(self, line: dict[str, Any]) -> None:
-        self._trajectory.append(line)
-        if self._mirror is not None:
-            self._mirror.write(line)
-            every = self.config.histograms_every
-            if every and line.get("skipped") is None and "indices" in line and line["update"] % every == 0:
-                self._mirror.histograms(self.state.model, line["update"])
-
-    def _open_mirror(self) -> Mirror | None:
-        if not self.config.tensorboard:
-            return None
-        return Mirror(self.folder.tensorboard, self.update if self.segment else None)
-
-    def _signal(self, record: Attempt) -> None:
-        """What belongs to the clock and the machine, since the last line."""
-        now, (then, examples, tokens) = self.seconds_used, self._since
-        passed = max(now - then, 1e-9)
-        line: dict[str, Any] = {
-            "attempt": record.attempt, "update": record.update, "segment": self.segment, "seconds": now,
-            "examples_per_second": (record.examples - examples) / passed,
-            "tokens_per_second": (record.tokens - tokens) / passed,
-            "peak_memory_bytes": device.peak_memory_bytes(self._device),
-        }  # fmt: skip
-        if self.config.profile:
-            line["stage_seconds"] = self._take_profile().seconds
-        if self._tally:
-            line["tally"], self._tally = self._tally, {}
-        self._signals.append(line)
-        self._since = (now, record.examples, record.tokens)
-
-    def _incident(self, attempt: int, why: str) -> None:
-        """Where to look later: the attempt, and the newest checkpoint before it. Exactness lets `replay` run there."""
-        with LineLog(self.folder.incidents) as log:
-            log.append({
-                "attempt": attempt, "update": self.update, "segment": self.segment, "epoch": self.state.cursor.epoch,
-                "why": why, "checkpoint_attempt": self._saved_attempt,
-            })  # fmt: skip
 
     # --- streams and failures -----------------------------------------------------------------------------------------
 
@@ -459,7 +340,7 @@ class Session:
             try:
                 yield
             except BaseException as error:
-                self._failed(error)
+                self.failed(error)
                 raise
             finally:
                 self._worked += time.monotonic() - self._at_work_since
@@ -476,12 +357,13 @@ class Session:
         self._profile = Profile(seconds, total.wall + taken.wall, total.overhead + taken.overhead)
         return taken
 
-    def _failed(self, error: BaseException) -> None:
-        if self._ended[1] is error:
-            return
+    def failed(self, error: BaseException) -> None:
+        """Remember what ended this attempt at running; close() writes it down."""
+        if self._ended[1] is error or (self._ended[1] is not None and isinstance(error, TornStateError)):
+            return  # that the objects are torn hides nothing of what tore them
         self._ended = ("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error)
         if isinstance(error, NonfiniteError) and self.engine.loop.torn is not None:
-            self._incident(self.state.counters.attempted + 1, error.found)
+            self._journal.incident(self.state.counters.attempted + 1, error.found, self._publisher.pin())
 
     def _record_end(self, status: str, error: BaseException | None) -> None:
         counters = self.state.counters
@@ -496,20 +378,7 @@ class Session:
                 "seconds": self.seconds_used - self._seconds_before, "seconds_used": self.seconds_used,
                 "updates": counters.committed, "examples": counters.examples, "tokens": counters.tokens,
                 "skipped": counters.skipped, "scaler_skipped": counters.scaler_skipped,
-                "peak_memory_bytes": device.peak_memory_bytes(self._device),
+                "peak_memory_bytes": peak_memory_bytes(torch.device(self.config.device)),
                 **({"stage_seconds": self._profile.seconds} if self._profile is not None else {}),
             },
         )  # fmt: skip
-
-
-_ATTEMPT_FIELDS = tuple(name for name in Attempt.__dataclass_fields__ if name not in {"tally", "layers"})
-
-
-def check_target(config: RunConfig) -> None:
-    """Raise ConfigError when nothing says where the run ends."""
-    goals = ("updates", "epochs", "examples", "tokens", "seconds")
-    if all(getattr(config, name) is None for name in goals):
-        raise ConfigError("nothing says where the run ends", "one of " + ", ".join(goals), "for example updates=200")
-
-
-__all__ = ["Observer", "Outcome", "Session", "check_target"]

@@ -80,3 +80,11 @@ def test_every_event_can_be_drawn_at_both_ends_of_the_slider(event):
         data = norm_runs.plotted(runs, threshold, "SGD", event)
         assert plots.norms(data).alt == plots.norms_sentence(data)
         assert "nan" not in plots.norms_sentence(data).lower()
+
+
+def test_a_guess_is_the_unclipped_curve_made_so_many_times_slower():
+    at = np.arange(10, 101, 10)
+    falling, flat = 2.0 - at / 100, np.ones(10)
+    data = plots.NormsPlot(at, flat, 0.5, flat, flat, at, falling, falling, "SGD", guess=2.0)
+    marked = [line for line in plots.norms(data).axes[2].lines if line.get_label() == "your guess"]
+    assert np.allclose(marked[0].get_ydata()[[3, 9]], [falling[1], falling[4]])

@@ -14,6 +14,7 @@ class NormsPlot:
     """updates: counted from 1; norm: before clipping; length: 2-norm of each update; loss: validation loss at loss_at.
 
     plain_length, plain_loss: the same run without clipping. optimizer, event: in words; event "none": nothing planted.
+    guess: how many times slower someone expected the clipped run to learn, or None.
     """
 
     updates: np.ndarray
@@ -26,6 +27,7 @@ class NormsPlot:
     plain_loss: np.ndarray
     optimizer: str
     event: str = "none"
+    guess: float | None = None
 
 
 def norms_sentence(data: NormsPlot) -> str:
@@ -43,7 +45,9 @@ def norms_sentence(data: NormsPlot) -> str:
     if abs(change) < 0.005:
         effect = "the mean length of an update stayed the same"
     elif change < -0.5:
-        effect = f"the mean length of an update fell to 1/{plain / max(mean, 1e-30):.3g}"
+        effect = (
+            f"the mean length of an update fell to 1/{plain / max(mean, 1e-30):,.{0 if plain > 100 * mean else 1}f}"
+        )
     else:
         effect = f"the mean length of an update changed by {change:+.1%}"
     skipped = f"; attempt {data.updates[bad][0]} was not finite and was skipped" if bad.any() else ""
@@ -80,6 +84,9 @@ def norms(data: NormsPlot) -> theme.Picture:
         **{**theme.STRAIGHT.style(len(data.loss_at)), "linewidth": 3.5},
     )
     loss.plot(data.loss_at, data.loss, label="clipped", **theme.RESUMED.style(len(data.loss_at), filled=False))
+    if data.guess is not None:
+        slower = np.interp(data.loss_at / data.guess, data.loss_at, data.plain_loss)
+        loss.plot(data.loss_at, slower, color=theme.PURPLE, linestyle=":", linewidth=2.4, label="your guess")
     theme.fit(length, data.plain_length, data.length, below=4, above=4)
     theme.fit(loss, data.plain_loss, data.loss, below=1.3, above=2)
     theme.legend(loss, loc="upper right")

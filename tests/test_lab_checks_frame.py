@@ -13,8 +13,8 @@ import torch
 
 from labkit import lab
 from labkit.errors import ConfigError
-from labkit.lab.checks import frame, passed
-from labkit.lab.checks.frame import Verdict
+from labkit.lab.checks import frame, passed, result
+from labkit.lab.checks.result import Verdict
 
 
 @frame.check("double", "99_example", minutes=5)
@@ -147,12 +147,12 @@ def test_a_check_is_silent_on_stderr_and_puts_back_everything_it_could_disturb(c
 def test_the_same_answer_reads_the_same_twice_in_text_and_html():
     one, two = check_double(lambda n: n * n), check_double(lambda n: n * n)
     assert repr(one) == repr(two) and one._repr_html_() == two._repr_html_() and one == two
-    assert "&lt;b&gt;" in frame.Result("x", Verdict.NOT_YET, seen="<b>")._repr_html_()
+    assert "&lt;b&gt;" in result.Result("x", Verdict.NOT_YET, seen="<b>")._repr_html_()
 
 
 def test_every_verdict_has_a_word_and_a_mark_besides_its_colour():
     for verdict in Verdict:
-        assert verdict.value in repr(frame.Result("x", verdict)) and verdict in frame._MARK and verdict in frame._COLOR
+        assert verdict.value in repr(result.Result("x", verdict)) and verdict in result.MARK and verdict in result.COLOR
 
 
 def test_a_passed_check_is_remembered_in_my_lessons_only_and_never_under_ci(tmp_path, monkeypatch):

@@ -3,10 +3,11 @@
 from labkit.lab.checks.budgeting import check_interval, check_plan, check_spent
 from labkit.lab.checks.checkpointing import check_restore, check_which_piece
 from labkit.lab.checks.ema import check_borrowed, check_ema_update
-from labkit.lab.checks.frame import TODO, Check, Result, Verdict
+from labkit.lab.checks.frame import Check
 from labkit.lab.checks.gradient_norms import check_clip, check_guarded_update
 from labkit.lab.checks.microbatch_weighting import check_accumulate, check_perplexity
 from labkit.lab.checks.passed import ProgressTable, table
+from labkit.lab.checks.result import TODO, Result, Verdict
 from labkit.lab.checks.seeding import check_evaluate, check_verdict
 from labkit.lab.checks.start_here import check_first_difference
 from labkit.lab.checks.state_machine import check_update, check_what_moved

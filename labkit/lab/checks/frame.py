@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
-import html
 import inspect
 import io
 import linecache
@@ -18,7 +17,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,100 +25,10 @@ import torch
 from labkit import randomness
 from labkit.errors import ConfigError
 from labkit.lab.checks import passed
+from labkit.lab.checks.result import TODO, Result, Verdict
 
 SEED_VARIABLE = "LABKIT_CHECK_SEED"
-
-
-class _Todo:
-    """What a stub returns until it is written."""
-
-    def __repr__(self) -> str:
-        return "lab.TODO"
-
-    def __bool__(self) -> bool:
-        return False
-
-
-TODO: Any = _Todo()
-
-
-class Verdict(Enum):
-    """The five things a check can say."""
-
-    NOT_ATTEMPTED = "not attempted"
-    NOT_YET = "not yet"
-    ERROR = "error in your code"
-    HOLDS = "holds"
-    CANNOT = "cannot check here"
-
-
-_MARK = {Verdict.NOT_ATTEMPTED: "○", Verdict.NOT_YET: "✗", Verdict.ERROR: "!", Verdict.HOLDS: "✓", Verdict.CANNOT: "–"}
-_COLOR = {
-    Verdict.NOT_ATTEMPTED: "#6b6b6b",
-    Verdict.NOT_YET: "#a04000",
-    Verdict.ERROR: "#b00020",
-    Verdict.HOLDS: "#00664b",
-    Verdict.CANNOT: "#6b6b6b",
-}
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a check found. name is the misconception it recognised; the other texts are whole sentences or empty."""
-
-    exercise: str
-    verdict: Verdict
-    name: str = ""
-    message: str = ""
-    expected: str = ""
-    seen: str = ""
-    smallest: str = ""
-    try_next: str = ""
-    printed: str = ""
-
-    @property
-    def holds(self) -> bool:
-        return self.verdict is Verdict.HOLDS
-
-    @property
-    def score(self) -> float:
-        """1.0 when the answer holds, otherwise 0.0."""
-        return 1.0 if self.holds else 0.0
-
-    def require(self) -> None:
-        """For grading: AssertionError with the whole message unless the answer holds."""
-        if not self.holds:
-            raise AssertionError(repr(self))
-
-    def _rows(self) -> list[tuple[str, str]]:
-        rows = [
-            ("expected", self.expected),
-            ("seen", self.seen),
-            ("smallest failing input", self.smallest),
-            ("try next", self.try_next),
-            ("your code printed", self.printed),
-        ]
-        return [(label, text) for label, text in rows if text]
-
-    def _title(self) -> str:
-        return f"{self.exercise}: {self.verdict.value}" + (f" ({self.name})" if self.name else "")
-
-    def __repr__(self) -> str:
-        lines = [f"{_MARK[self.verdict]} {self._title()}"]
-        lines += [f"  {line}" for line in self.message.split("\n") if line]
-        for label, text in self._rows():
-            lines.append(f"  {label}: " + text.replace("\n", "\n    "))
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        color = _COLOR[self.verdict]
-        indented = '<div style="margin-left:1.4em;white-space:pre-wrap">'
-        rows = "".join(f"{indented}<b>{label}:</b> {html.escape(text)}</div>" for label, text in self._rows())
-        said = f"{indented}{html.escape(self.message)}</div>" if self.message else ""
-        head = f'<div><b style="color:{color}">{_MARK[self.verdict]} {html.escape(self._title())}</b></div>'
-        return (
-            f'<div role="status" style="border-left:4px solid {color};padding:2px 0 2px 10px">{head}{said}{rows}</div>'
-        )
+_WRITE_IT = "Write the cell above, run it, and run this check again."
 
 
 class _Stop(Exception):
@@ -259,7 +167,7 @@ class Check:
 
     def _judged(self, answer: Any, seed: int) -> Result:
         if is_blank(answer):
-            return Result("", Verdict.NOT_ATTEMPTED, message="Write the cell above, run it, and run this check again.")
+            return Result("", Verdict.NOT_ATTEMPTED, message=_WRITE_IT)
         if self.wants_function and not callable(answer):
             return Result(
                 "",
@@ -276,7 +184,7 @@ class Check:
             except _Stop as stop:
                 result = stop.result
         if result.verdict is Verdict.NOT_ATTEMPTED and not result.message:
-            result = replace(result, message="Write the cell above, run it, and run this check again.")
+            result = replace(result, message=_WRITE_IT)
         return replace(result, printed="\n".join(printed.getvalue().split("\n")[:8]).strip()[:800])
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from labkit import randomness
-from labkit.lab.checks.frame import TODO, call, check, near, not_yet, number
+from labkit.lab.checks.frame import call, check, near, not_yet, number
+from labkit.lab.checks.result import TODO
 
 LESSON = "07_gradient_norms"
 Gradients = list[Tensor | None]

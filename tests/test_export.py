@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from labkit import export, run
-from labkit.errors import CheckpointError, ExportError, LabkitError, StorageError
+from labkit.errors import CheckpointError, ExportError, LabkitError, RecipeError, StorageError
 from labkit.export.inputs import read_inputs
 from labkit.export.weights import contents, slots
 from labkit.files import Files
@@ -308,10 +308,10 @@ def test_a_run_started_from_an_object_needs_that_object(tmp_path: Path) -> None:
 
     with run.start(Mine(), tmp_path / "run", updates=1) as session:
         session.train()
-    with pytest.raises(ExportError, match="pass recipe="):
+    with pytest.raises(RecipeError, match="pass recipe="):
         export.export_inference(tmp_path / "run", tmp_path / "out")
     export.export_inference(tmp_path / "run", tmp_path / "out", recipe=Mine())
-    with pytest.raises(ExportError, match="pass recipe="):
+    with pytest.raises(RecipeError, match="pass recipe="):
         export.load_inference(tmp_path / "out")
     assert export.load_inference(tmp_path / "out", recipe=Mine()).remarks == ()
 

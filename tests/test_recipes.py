@@ -20,7 +20,7 @@ from labkit import weighting
 from labkit.errors import DataError, RecipeError
 from labkit.randomness import numpy_generator
 from labkit.recipe import resolve
-from labkit.recipes import digits, find, from_file, names, shipped
+from labkit.recipes import again, digits, find, from_file, named, names, shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = [
@@ -458,3 +458,13 @@ def test_the_data_set_of_a_file_reaches_a_spawned_process(mine):
     assert from_file.file_of(type(data).__module__) == mine.resolve()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(_look, (data, None)) == (_plain(data[3]), None)
+
+
+def test_an_object_is_known_by_its_class_and_must_be_given_again():
+    own = digits.Digits()
+    assert named("digits")[1] == "digits" and isinstance(named("digits")[0], digits.Digits)
+    assert named(own) == (own, "object:Digits") and named(own, "mine.py:own") == (own, "mine.py:own")
+    assert again("object:Digits", own) is own and again("digits", own) is own
+    assert isinstance(again("digits"), digits.Digits)
+    with pytest.raises(RecipeError, match=r"started with an object \(Digits\)"):
+        again("object:Digits")

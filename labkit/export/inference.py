@@ -22,7 +22,7 @@ from labkit.export.trial import equal_on, real_batches
 from labkit.export.weights import Contents, contents, digest
 from labkit.files import DISK, Files, file_sha256
 from labkit.recipe import Recipe
-from labkit.recipes import find
+from labkit.recipes import again, find
 from labkit.state import architecture
 
 COMPLETE: Final = ("inference", "merged")
@@ -119,7 +119,7 @@ def load_inference(
     """Rebuild the model of an inference or merged artefact, in eval mode on the device.
 
     A recipe that came from a file of yours is found there again if that file is unchanged; run_code=True runs the copy
-    inside the artefact instead: look at it first (`labkit review FOLDER`). Raises ExportError.
+    inside the artefact instead: look at it first (`labkit review FOLDER`). Raises ExportError, RecipeError.
     """
     artefact = read(folder, COMPLETE)
     about = artefact.about
@@ -147,10 +147,8 @@ def load_inference(
 
 def _find(artefact: Artefact, run_code: bool) -> Recipe:
     reference, code = artefact.about["recipe"]["reference"], artefact.about["recipe"]["code"]
-    if reference.startswith("object:"):
-        raise ExportError(f"the recipe was an object ({reference[7:]})", "that recipe", "pass recipe=")
     if code is None:
-        return find(reference)
+        return again(reference)
     if run_code:
         return find(f"{artefact.path / CODE}:{code['attribute']}")
     path = recipe_file(reference)

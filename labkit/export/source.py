@@ -15,7 +15,7 @@ from labkit.config import RunConfig
 from labkit.errors import CheckpointError, ExportError
 from labkit.files import file_sha256
 from labkit.recipe import Recipe
-from labkit.recipes import find
+from labkit.recipes import again
 from labkit.run.folder import RunFolder
 from labkit.state import check_model, load_model
 
@@ -64,12 +64,11 @@ def open_run(run: Path | str, checkpoint: str | int, recipe: Recipe | None) -> S
     """Build a run's recipe on the CPU and load a checkpoint's model (and average) into it. No random stream moves."""
     place = RunFolder(Path(run))
     meta, config = place.read_meta(), place.read_config()
-    if recipe is None and config.recipe.startswith("object:"):
-        raise ExportError(f"the run was started with an object ({config.recipe[7:]})", "that recipe", "pass recipe=")
+    own = again(config.recipe, recipe)
     config = config.changed(device="cpu")
     found = _checkpoint(place, config, meta["run_id"], checkpoint)
     with randomness.callers_kept():
-        parts = build(recipe or find(config.recipe), config)
+        parts = build(own, config)
         check_model(parts.state.model, found.payload["model"])
         load_model(parts.state.model, found.payload["model"])
         if parts.state.ema is not None:

@@ -18,7 +18,7 @@ from labkit.proof.compare import Difference
 from labkit.proof.pieces import PIECES
 from labkit.proof.rehearse import Rehearsal, Resumed
 from labkit.recipe import Recipe, resolve
-from labkit.recipes import find
+from labkit.recipes import named
 
 __all__ = ["PIECES", "Ablation", "Loss", "ablate"]
 
@@ -97,8 +97,7 @@ def ablate(
     stop: the boundary of the resume; by default two thirds of the way, moved off the epoch's edge.
     Raises ConfigError and relatives for settings that cannot be used.
     """
-    found = find(recipe) if isinstance(recipe, str) else recipe
-    name = recipe if isinstance(recipe, str) else f"object:{type(recipe).__qualname__}"
+    found, name = named(recipe)
     config = resolve(found, name, {"updates": 30, **settings})
     assert config.updates is not None
     at = default_stop(found, config, config.updates) if stop is None else stop

@@ -9,6 +9,8 @@ from labkit.errors import RecipeError
 from labkit.recipe import Recipe
 
 SHIPPED = ("digits", "names")
+OBJECT = "object:"
+"""How a config refers to a recipe that was handed over as an object: only its owner can give it again."""
 
 
 def find(name_or_path: str) -> Recipe:
@@ -30,6 +32,25 @@ def find(name_or_path: str) -> Recipe:
 
         return Names()
     raise _unknown(name_or_path)
+
+
+def named(recipe: str | Recipe, reference: str | None = None) -> tuple[Recipe, str]:
+    """The recipe, found if it is named, and what a config calls it: its name, the reference, or "object:CLASS"."""
+    if isinstance(recipe, str):
+        return find(recipe), recipe
+    return recipe, reference or f"{OBJECT}{type(recipe).__qualname__}"
+
+
+def again(reference: str, given: Recipe | None = None) -> Recipe:
+    """The recipe of a stored config: the one given, else the one that its reference finds.
+
+    Raises RecipeError where find() does, and for an object that was not given.
+    """
+    if given is None and reference.startswith(OBJECT):
+        raise RecipeError(
+            f"the run was started with an object ({reference.removeprefix(OBJECT)})", "that recipe", "pass recipe=..."
+        )
+    return given or find(reference)
 
 
 def _unknown(name: str) -> RecipeError:

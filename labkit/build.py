@@ -162,5 +162,3 @@ def _check_metrics(parts: Parts) -> list[str]:
     if differing:
         return [f"evaluating the same weights twice gave two values of {differing[0]}: eval mode is random"]
     return []
-
-

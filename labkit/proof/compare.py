@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from labkit.checkpoint import CheckpointStore
 from labkit.config import MAY_CHANGE
 from labkit.errors import LabkitError, ProofError
 from labkit.identity import mismatches
+from labkit.records.attempts import read_attempts
 from labkit.records.lines import read_lines
 from labkit.run.folder import RunFolder
 from labkit.state import digests
@@ -119,13 +121,9 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        from dataclasses import asdict
-
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        import html
-
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
@@ -153,8 +151,6 @@ def compare(left: Path | str, right: Path | str) -> Comparison:
 
 
 def _was_overridden(folder: RunFolder) -> bool:
-    from labkit.records.attempts import read_attempts
-
     return any(attempt.begin.get("overrides") for attempt in read_attempts(folder.path))
 
 

@@ -175,5 +175,3 @@ def _aligned(records: list[dict[str, Any]], stop: int) -> list[dict[str, Any]]:
 def _flat(engine: Engine) -> np.ndarray:
     parts = [p.detach().reshape(-1).float().cpu() for p in engine.state.model.parameters() if p.requires_grad]
     return torch.cat(parts).numpy().copy()
-
-

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -523,6 +524,22 @@ def test_a_save_that_fails_is_recorded_and_the_run_goes_on(how: str, tmp_path: P
         assert outcome.update == 9 and sum("save failed" in text for text in session.notices) == 2
         assert differing(final, session.capture()) == []
     assert [r["what"] for r in read_attempts(tmp_path / "r")[0].remarks] == ["save failed"] * 2
+    with run.resume(tmp_path / "r", recipe=Toy()) as session:
+        assert session.update == 9
+
+
+def test_a_background_save_that_failed_does_not_take_the_last_one_along(tmp_path: Path) -> None:
+    with run.start(Toy(), tmp_path / "r", updates=9, save_every=1, save="background") as session:
+        whole = session.store.publish_plain
+
+        def slow_and_full(update: int, *rest: Any) -> Any:
+            if update == 8:
+                time.sleep(0.5)  # it is not known yet when the next one is due
+                raise StorageError("the disk is full", "room", "make room")
+            return whole(update, *rest)
+
+        session.store.publish_plain = slow_and_full  # type: ignore[method-assign]
+        assert session.train().update == 9
     with run.resume(tmp_path / "r", recipe=Toy()) as session:
         assert session.update == 9
 

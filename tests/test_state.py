@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -322,6 +323,36 @@ def test_hidden_buffers_extra_state_and_compiled_models_are_saved() -> None:
         other.run(9)
         assert other.state.model.note == 9 and float(other.state.model.quiet[0]) == 9
         assert differing(engine.capture(), other.capture()) == []
+
+
+def test_a_refused_attempt_puts_back_a_buffer_that_forward_replaced() -> None:
+    class Centred(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("center", torch.zeros(()))
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            out = super().forward(features) - self.center
+            if self.training:
+                self.center = self.center * 0.9 + out.detach().mean() * 0.1
+            return out
+
+    class Own(Toy):
+        def model(self, config: RunConfig) -> nn.Module:
+            return Centred()
+
+        def objective(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, int]:
+            indices, features, targets = batch
+            bad = model.training and len(self.seen) == 2
+            return super().objective(model, (indices, features * math.nan if bad else features, targets))
+
+    with open_engine(Own(), resolve(Own(), "toy", {"updates": 9, "on_nonfinite": "skip"})) as engine:
+        engine.run(2)
+        before = digests(engine.capture())["buffers"]
+        with engine.working():
+            assert engine.update().skipped is not None
+        assert digests(engine.capture())["buffers"] == before
+        engine.run(9)
 
 
 def test_a_state_is_not_captured_while_the_average_is_lent() -> None:

@@ -12,8 +12,12 @@ from labkit.records.lines import _BLOCK, keep_cut, parse
 from labkit.records.values import revive
 
 
-def truncate_after(path: Path | str, attempt: int, cut_folder: Path | str | None = None) -> int:
+def truncate_after(
+    path: Path | str, attempt: int, cut_folder: Path | str | None = None, *, evaluated: bool = True
+) -> int:  # fmt: skip
     """Cut every line behind the last one whose "attempt" is at most `attempt`; return how many lines were cut.
+
+    evaluated=False: an evaluation recorded after that very attempt goes too, since the restored state owes it still.
 
     The cut bytes, a torn last line included, are on disk in `cut_folder` (default: cut/ beside the file) before the
     file shrinks, so a crash in between loses nothing. Lines without an attempt stay with the line before them. Only
@@ -23,7 +27,7 @@ def truncate_after(path: Path | str, attempt: int, cut_folder: Path | str | None
     path = Path(path)
     if not path.exists():
         return 0
-    offset, cut = _first_after(path, attempt)
+    offset, cut = _first_after(path, attempt, evaluated)
     if not cut:
         return 0
     with storage_errors(f"cut {path}"), open(path, "r+b") as file:
@@ -34,7 +38,7 @@ def truncate_after(path: Path | str, attempt: int, cut_folder: Path | str | None
     return cut
 
 
-def _first_after(path: Path, attempt: int) -> tuple[int, int]:
+def _first_after(path: Path, attempt: int, evaluated: bool) -> tuple[int, int]:
     """Offset of the first line to cut, and the number of lines from there on, found from the end backwards."""
     end = path.stat().st_size
     offset, cut, since = end, 0, 0
@@ -47,7 +51,8 @@ def _first_after(path: Path, attempt: int) -> tuple[int, int]:
         found = record.get("attempt")
         if not isinstance(found, int):
             continue
-        if found <= attempt:
+        owed = found == attempt and not evaluated and "validation" in record
+        if found <= attempt and not owed:
             break
         offset, cut = start, since
     return offset, cut

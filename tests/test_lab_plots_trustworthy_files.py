@@ -98,7 +98,12 @@ def test_the_picture_has_a_row_for_each_move_and_the_disk_beside_it() -> None:
     figure = publication(data)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["1  write", "2  rename"]
     assert any("1,200  b.pt" in text.get_text() for text in figure.texts)
-    assert publication_sentence(data).startswith("A power cut after move 2 (rename) leaves a name on half a file")
+    assert publication_sentence(data) == (
+        "A power cut after move 2 (rename) leaves a name on half a file; 1 of 2 cuts do. "
+        "After move 2, rename: a name on half a file."
+    )
+    first = dataclasses.replace(data, at=1)
+    assert publication_sentence(first).endswith("After move 1, write: the old checkpoint is used.")
     killed = dataclasses.replace(data, event="killed", left=("old", "new"), at=0)
     assert publication_sentence(killed) == "A kill after any of the 2 moves leaves a complete checkpoint."
     assert not [text for text in publication(killed).texts if "bytes" in text.get_text()]

@@ -37,14 +37,17 @@ _EVENTS = {"power cut": "cuts", "killed": "kills", "disk full": "moves"}
 
 
 def publication_sentence(data: PublicationPlot) -> str:
-    """Whether every cut leaves something to resume from; if not, the first that does not."""
+    """Whether every cut leaves something to resume from; if not, the first that does not. Then the move looked at."""
     bad = [n for n, what in enumerate(data.left) if what in ("half", "none")]
     event, many = _EVENT[data.event], _EVENTS[data.event]
+    found = OUTCOMES[data.left[data.at - 1]][0]
+    here = f" After move {data.at}, {data.moves[data.at - 1]}: {found}." if data.at else ""
     if not bad:
-        return f"{event} after any of the {len(data.moves)} moves leaves a complete checkpoint."
+        return f"{event} after any of the {len(data.moves)} moves leaves a complete checkpoint.{here}"
     n = bad[0]
     what = OUTCOMES[data.left[n]][0]
-    return f"{event} after move {n + 1} ({data.moves[n]}) leaves {what}; {len(bad)} of {len(data.moves)} {many} do."
+    head = f"{event} after move {n + 1} ({data.moves[n]}) leaves {what}"
+    return f"{head}; {len(bad)} of {len(data.moves)} {many} do.{here}"
 
 
 _SHORT = {"old": "old", "new": "new", "half": "half a file", "none": "nothing"}

@@ -73,6 +73,10 @@ def test_log_and_state_are_told_apart() -> None:
     assert said.endswith("leaves the band of 2 seeds at 2, downwards: it looks better.")
     moved = resume_plot(1, "optimizer", straight, other, distance=[0, 1, 1], log=("indices", "loss"))
     assert [d.quantity for d in moved.differences] == ["parameters", "buffers"], "parameters before other state"
+    late = {**other, "loss": [1.0, 1.0, 2.0]}
+    loud = resume_plot(1, "generator", straight, late, distance=[0, 0, 0], log=("indices", "loss"))
+    assert loud.logged is not None and loud.logged.tolist() == [True, True, False]
+    assert "that training logs" not in sentence(loud)
 
 
 def test_the_three_answers_stand_in_a_table() -> None:

@@ -36,7 +36,7 @@ def alone(limit: float, updates: int, seed: int = 0) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("limit", [1e-4, 0.1, math.inf])
+@pytest.mark.parametrize("limit", [1e-4, 0.1, 10.0, math.inf])
 def test_each_copy_is_the_run_that_an_ordinary_loop_with_its_threshold_makes(clipped_sgd, limit):
     row = -1 if math.isinf(limit) else norm_runs.THRESHOLDS.index(limit)
     assert np.allclose(clipped_sgd.norm[row, :25], alone(limit, 25), rtol=1e-3)

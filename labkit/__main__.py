@@ -13,6 +13,11 @@ from collections.abc import Sequence
 from labkit.commands import artefacts, budget, doctor, proofs, records, review, train
 from labkit.errors import LabkitError
 
+_GO_ON = {
+    "train": "; `labkit resume` goes on from the last checkpoint",
+    "resume": "; `labkit resume` goes on from the last checkpoint",
+    "trials": "; the same command goes on from the last checkpoints",
+}
 PAGES = (train, proofs, records, budget, artefacts, review, doctor)
 
 
@@ -30,14 +35,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; the exit status."""
-    asked = parser().parse_args(records.spelled_out(sys.argv[1:] if arguments is None else arguments))
+    top = parser()
+    asked, rest = top.parse_known_args(records.spelled_out(sys.argv[1:] if arguments is None else arguments))
+    if rest and not artefacts.take_inputs(asked, rest):
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(asked.run(asked))
     except LabkitError as error:
         print(f"labkit {asked.verb}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"labkit {asked.verb}: interrupted; `labkit resume` goes on from the last checkpoint", file=sys.stderr)
+        print(f"labkit {asked.verb}: interrupted{_GO_ON.get(asked.verb, '')}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; nothing is left to say

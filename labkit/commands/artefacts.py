@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.commands.words import add_json, show
+from labkit.commands.words import add_json, explained, show
 from labkit.errors import ConfigError, ExportError
 from labkit.export import (
     Artefact,
@@ -28,19 +28,19 @@ def add(verbs: Any) -> None:
     verb.description = "Each is tried on real examples before it gets its name, and says what it is and is not for."
     kinds = verb.add_subparsers(dest="kind", metavar="KIND", required=True)
 
-    one = kinds.add_parser("inference", help="weights and all that is needed to rebuild and use the model")
+    one = explained(kinds, "inference", "weights and all that is needed to rebuild and use the model")
     _from_run(one)
     one.add_argument("--weights", choices=("raw", "ema"), help="default: those that the run evaluated")
     one.set_defaults(run=_inference)
 
-    one = kinds.add_parser("adapter", help="the low-rank change that a run trained, bound to its exact base")
+    one = explained(kinds, "adapter", "the low-rank change that a run trained, bound to its exact base")
     _from_run(one)
     one.add_argument("--base", type=Path, required=True, metavar="DIR", help="the artefact that it was made on")
     one.set_defaults(run=_adapter)
 
-    one = kinds.add_parser("merged", help="base and adapter made one model, checked against both")
+    one = explained(kinds, "merged", "base and adapter made one model, checked against both")
     one.add_argument("base", type=Path, metavar="BASE", help="the artefact that the adapter was made on")
-    one.add_argument("adapter", type=Path, metavar="ADAPTER")
+    one.add_argument("adapter", type=Path, metavar="ADAPTER", help="the adapter artefact")
     one.add_argument("target", type=Path, metavar="TARGET", help="the new folder")
     _run_code(one)
     add_json(one)
@@ -51,7 +51,7 @@ def add(verbs: Any) -> None:
         "Inputs are arguments, or the lines of a file: beginnings of names for names (none: one empty beginning), 64 "
         "numbers from 0 to 16 for each image of digits. Decoding settings that the artefact holds can be changed."
     )
-    verb.add_argument("artefact", type=Path, metavar="DIR")
+    verb.add_argument("artefact", type=Path, metavar="DIR", help="what `labkit export` made")
     verb.add_argument("inputs", nargs="*", metavar="INPUT", help="one input each; - alone: lines of standard input")
     verb.add_argument("--file", type=Path, metavar="FILE", help="read the inputs from a file, one a line")
     verb.add_argument("--adapter", type=Path, metavar="DIR", help="use the artefact with this adapter on it")
@@ -65,6 +65,14 @@ def add(verbs: Any) -> None:
     _run_code(verb)
     add_json(verb)
     verb.set_defaults(run=_predict)
+
+
+def take_inputs(asked: argparse.Namespace, rest: Sequence[str]) -> bool:
+    """Inputs that stand behind an option, which argparse leaves over; False when they are something else."""
+    if asked.verb != "predict" or any(word.startswith("-") and word != "-" for word in rest):
+        return False
+    asked.inputs += rest
+    return True
 
 
 def _from_run(verb: argparse.ArgumentParser) -> None:

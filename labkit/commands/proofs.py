@@ -14,8 +14,8 @@ def add(verbs: Any) -> None:
     """Describe the verbs of this page."""
     verb = verbs.add_parser("compare", help="are two runs equal, and if not, where do they part")
     verb.description = "Equal, or the first update and the first quantity that differ, with both values."
-    verb.add_argument("left", type=Path, metavar="DIR")
-    verb.add_argument("right", type=Path, metavar="DIR")
+    verb.add_argument("left", type=Path, metavar="A", help="a run folder")
+    verb.add_argument("right", type=Path, metavar="B", help="another")
     add_json(verb)
     verb.set_defaults(run=_compare)
 
@@ -37,7 +37,10 @@ def add(verbs: Any) -> None:
     add_targets(verb)
     add_settings(verb)
     verb.add_argument("--stop", type=int, help="boundary of the resume; default: past the middle, off an epoch's edge")
-    verb.add_argument("--drop", action="append", choices=sorted(PIECES), help="only these pieces; default: all")
+    verb.add_argument(
+        "--drop", action="append", choices=sorted(PIECES), metavar="PIECE",
+        help="only this piece, repeatable; default: all of " + ", ".join(sorted(PIECES)),
+    )  # fmt: skip
     add_json(verb)
     verb.set_defaults(run=_ablate)
 

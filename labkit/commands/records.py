@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labkit.commands.words import add_json, show
+from labkit.commands.words import add_json, explained, show
 from labkit.errors import ConfigError
 from labkit.records.compare import diff_runs
 from labkit.records.ledger import Ledger
@@ -39,7 +39,7 @@ def add(verbs: Any) -> None:
     verb.description = "The runs below a folder (default: runs). `labkit ledger [DIR]` alone lists them."
     below = verb.add_subparsers(dest="ledger_verb", metavar="VERB", required=True)
 
-    one = below.add_parser("list", help="all runs, or those that fit (also: labkit ledger [DIR])")
+    one = explained(below, "list", "all runs, or those that fit (also: labkit ledger [DIR])")
     one.add_argument("folder", nargs="?", type=Path, default=RUNS, metavar="DIR", help="default: runs")
     one.add_argument(
         "--where", action="append", default=[], metavar="NAME=VALUE",
@@ -49,22 +49,22 @@ def add(verbs: Any) -> None:
     add_json(one)
     one.set_defaults(run=_list)
 
-    one = below.add_parser("show", help="one run whole")
+    one = explained(below, "show", "one run whole")
     _run_words(one, "a")
     one.set_defaults(run=_show)
 
-    one = below.add_parser("diff", help="what changed between two runs in config, environment, data and code")
+    one = explained(below, "diff", "what changed between two runs in config, environment, data and code")
     _run_words(one, "a", "b")
     one.set_defaults(run=_diff)
 
-    one = below.add_parser("note", help="record " + ", ".join(name.replace("_", " ") for name in _NOTES))
+    one = explained(below, "note", "record " + ", ".join(name.replace("_", " ") for name in _NOTES))
     _run_words(one, "a")
     for name, text in _NOTES.items():
         one.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="TEXT", help=text)
     one.set_defaults(run=_note)
 
-    one = below.add_parser("made", help="which run made this file or checkpoint, by its digest")
-    one.add_argument("file", type=Path, metavar="FILE")
+    one = explained(below, "made", "which run made this file or checkpoint, by its digest")
+    one.add_argument("file", type=Path, metavar="FILE", help="a file, or a folder of a checkpoint or an export")
     _in(one)
     one.set_defaults(run=_made)
 

@@ -9,6 +9,7 @@ from typing import Any
 from labkit.commands.line import following
 from labkit.commands.settings_help import with_settings
 from labkit.commands.words import GOALS, add_json, add_settings, add_targets, say, settings, show
+from labkit.errors import LabkitError
 from labkit.identity import OVERRIDES
 from labkit.records.stages import Profile
 from labkit.run import Outcome, Session, replay, resume, start, verify
@@ -88,11 +89,24 @@ def _resume(asked: argparse.Namespace) -> int:
 
 def _work(asked: argparse.Namespace, session: Session) -> int:
     notices = _notices(session)
-    with following(session):
-        outcome = session.train()
+    try:
+        with following(session):
+            outcome = session.train()
+    except LabkitError as error:
+        notices += _notices(session)
+        return _failed(asked, session, error, notices)
     notices += _notices(session)
     show(asked, _words(session, outcome), _plain(session, outcome, notices))
     return STATUS[outcome.status]
+
+
+def _failed(asked: argparse.Namespace, session: Session, error: LabkitError, notices: tuple[str, ...]) -> int:
+    """A run that labkit itself ended: it was tried, so the status is 1; the records say in which stage."""
+    say(f"labkit {asked.verb}: {type(error).__name__}: {error}")
+    data = {"status": "failed", "error": type(error).__name__, "reason": str(error), "update": session.update}
+    text = f"failed: {session.folder.name} is at update {session.update}; its newest checkpoint is as it was"
+    show(asked, text, {**data, "run": str(session.folder.path), "notices": list(notices)})
+    return 1
 
 
 def _notices(session: Session) -> tuple[str, ...]:

@@ -15,6 +15,13 @@ from labkit.records.values import encode
 GOALS = ("updates", "epochs", "examples", "tokens", "seconds")
 
 
+def explained(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
+    """A verb below a verb; the line that lists it also begins its own help."""
+    verb: argparse.ArgumentParser = verbs.add_parser(name, help=text)
+    verb.description = f"{text[0].upper()}{text[1:]}."
+    return verb
+
+
 def add_settings(verb: argparse.ArgumentParser) -> None:
     """--set name=value, as often as one likes."""
     verb.add_argument(

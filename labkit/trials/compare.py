@@ -5,17 +5,16 @@ from __future__ import annotations
 import html
 import json
 import math
-import os
 import re
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit import processes
 from labkit.config import RunConfig
 from labkit.errors import ConfigError, ProofError
 from labkit.recipe import resolve
@@ -230,17 +229,11 @@ def _begin(recipe: str, run: Path, config: RunConfig) -> subprocess.Popen[str]:
     run.parent.mkdir(parents=True, exist_ok=True)
     values = config.to_dict()
     settings = {**values.pop("options"), **{n: v for n, v in values.items() if n != "recipe"}}
-    path = [str(Path(__file__).resolve().parents[2]), *filter(None, sys.path)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "labkit.trials.child", Job(recipe, str(run), settings).text()],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env,
-        start_new_session=os.name == "posix",  # Ctrl-C reaches this process alone, which then stops the others
-    )  # fmt: skip
+    return processes.begin("-m", "labkit.trials.child", Job(recipe, str(run), settings).text())
 
 
 def _failure(run: Path, status: int, errors: str) -> ProofError:
     if status == STOPPED:
         return ProofError(f"the run in {run} was stopped before its budget was spent", "a finished run", "ask again")
-    last = (errors.strip().splitlines() or ["no words"])[-1]
+    last = processes.last_words(errors, status)
     return ProofError(f"the run in {run} ended with status {status}: {last}", "a finished run", "")

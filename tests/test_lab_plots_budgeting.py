@@ -136,9 +136,15 @@ def test_a_real_run_is_profiled_and_a_plan_is_divided_like_its_sample(tmp_path: 
 
 
 def test_works_take_turns_and_the_first_two_of_each_are_left_out():
-    calls, now = [], iter(range(1000))
-    found = timings.alternately({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, lambda: next(now))
-    assert calls == ["a", "b"] * 5 and found == {"a": 1, "b": 1}
+    calls: list[str] = []
+    now = [0.0]
+
+    def work(name: str, later: float) -> None:
+        calls.append(name)
+        now[0] += later if calls.count(name) > 2 else 0.001  # a first call that is quicker would win
+
+    found = timings.alternately({"a": lambda: work("a", 1), "b": lambda: work("b", 2)}, 3, lambda: now[0])
+    assert calls == ["a", "b"] * 5 and found == pytest.approx({"a": 1, "b": 2})
 
 
 def test_a_fresh_process_times_its_updates(monkeypatch):

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -67,7 +68,7 @@ def test_student_copy_has_every_stub_and_check_and_no_solution(path: Path) -> No
     assert graded == {cell.metadata["nbgrader"]["grade_id"].split("-")[-1] for cell in marked(made, "grade")}
     assert len(stubs) == len(graded) > 0
     for cell in marked(made, "grade"):
-        assert "result.require()" in cell.source and cell.metadata["editable"] is False
+        assert "assert result.holds" in cell.source and cell.metadata["editable"] is False
     assert all(not cell.outputs and cell.execution_count is None for cell in made.cells if cell.cell_type == "code")
 
 
@@ -168,7 +169,7 @@ print(json.dumps(marks))
 
 
 def answered(path: Path, which: str) -> Any:
-    """A submission: every exercise cell is overwritten with the right answer, or with the first known-wrong one.
+    """A submission: below every stub stands the right answer, or the first known-wrong one.
 
     A wrong one, and a blank one, leave out the cells between, which a student may.
     """
@@ -180,9 +181,10 @@ def answered(path: Path, which: str) -> Any:
         key = exercise.check.removeprefix("check_")
         taken = {"right": f"RIGHT[{key!r}]", "wrong": f"WRONG[{key!r}][{next(iter(answers.WRONG[key]))!r}]"}
         if which in taken:
-            lines = ["import sys", f"sys.path.insert(0, {str(Path(__file__).parent)!r})", f"from answers import {page}",
-                     f"{exercise.answer} = {page}.{taken[which]}"]  # fmt: skip
-            cell.source = "\n".join(lines)
+            lines = ["import sys", f"sys.path.insert(0, {str(Path(__file__).parent)!r})",
+                     f"import answers.{page} as _answers", f"{exercise.answer} = _answers.{taken[which]}"]  # fmt: skip
+            stub = re.sub(r"^raise NotImplementedError\(\)$", "", cell.source, flags=re.MULTILINE)  # below a table
+            cell.source = "\n".join([stub, *lines])
     if which != "right":
         first = next(n for n, cell in enumerate(notebook.cells) if "lab.setup" in cell.source)
         for number, cell in enumerate(notebook.cells):

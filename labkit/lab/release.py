@@ -173,10 +173,10 @@ def _answered(lesson: str, exercise: Exercise) -> dict[str, Any]:
 
 
 def _grade(cell: Any, lesson: str, exercise: Exercise) -> None:
-    """A locked cell with points. It raises unless the answer holds; its tag lets `Run All` go on all the same."""
+    """A locked cell with points: the verdict, then an error unless it holds; its tag lets `Run All` go on."""
     asked = exercise.answer if exercise.varies else f"{exercise.answer}, seed=0"
-    lines = [f"result = lab.checks.{exercise.check}({asked})", "result.require()", "display(result)"]
-    cell.source = "\n".join(lines)
+    checked = f"result = lab.checks.{exercise.check}({asked})"
+    cell.source = "\n".join([checked, "display(result)", "assert result.holds, result.exercise"])
     cell.metadata["tags"] = sorted({*cell.metadata.get("tags", []), "check", "raises-exception"})
     cell.metadata["nbgrader"] = {
         "schema_version": SCHEMA, "grade_id": f"{lesson}-{exercise.check}", "grade": True, "solution": False,

@@ -11,6 +11,7 @@ import numpy as np
 
 from labkit.lab import theme
 from labkit.lab.plots.budget import headline, stacked
+from labkit.trials import Verdict
 
 RECORDED: dict[str, Any] = {"linestyle": "none", "color": theme.GREY, "markerfacecolor": "none", "markersize": 9}
 
@@ -185,6 +186,13 @@ class EqualPlot:
     half: Mapping[str, float]
     verdicts: Mapping[str, str]
     second: str = "B"
+
+    @classmethod
+    def of(cls, a: Sequence[float], b: Mapping[str, Sequence[float]], verdicts: Mapping[str, Verdict]) -> EqualPlot:
+        """From the losses of A and, for each budget, those of B with their verdict."""
+        differences = {name: np.asarray(losses) - np.asarray(a) for name, losses in b.items()}
+        words = {name: verdict.verdict for name, verdict in verdicts.items()}
+        return cls(differences, {name: verdict.half_width for name, verdict in verdicts.items()}, words)
 
 
 def equal_sentence(data: EqualPlot) -> str:

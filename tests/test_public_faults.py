@@ -213,11 +213,11 @@ def test_K01_12_the_target_in_updates_decides_not_the_epochs(tmp_path: Path) -> 
 
 
 def test_K02_02_a_restored_schedule_counts_updates_and_must_be_there() -> None:
-    settings = {"schedule": "linear", "warmup": 100, "horizon": 1000, "rate": 1e-6, "n": 100}
-    found = hop(400, 401, **settings)
-    assert found.records[400].rates_used[0] == pytest.approx(1e-6 * 600 / 900)
+    settings = {"schedule": "linear", "warmup": 10, "horizon": 100, "rate": 1e-6}
+    found = hop(40, 41, **settings)
+    assert found.records[40].rates_used[0] == pytest.approx(1e-6 * 60 / 90)
     broken = {name: part for name, part in found.states[0].items() if name != "schedule"}
-    with open_engine(Toy(), resolve(Toy(), "t", {"updates": 401, **settings})) as engine:
+    with open_engine(Toy(), resolve(Toy(), "t", {"updates": 41, **settings})) as engine:
         with pytest.raises(StateError, match="lacks schedule"):
             engine.restore(broken)
 
@@ -634,13 +634,13 @@ def test_K05_01_raw_and_averaged_weights_are_both_restored() -> None:
 
 def test_K05_02_the_count_of_the_warm_up_is_restored() -> None:
     settings = {"ema_decay": 0.9999, "ema_warmup": True, "rate": 1e-4, "dropout": 0.0}
-    found = hop(200, 201, **settings)
-    assert [state["ema"]["count"] for state in found.states] == [200, 201]
-    assert same(hop(201, **settings), found)
+    found = hop(60, 61, **settings)
+    assert [state["ema"]["count"] for state in found.states] == [60, 61]
+    assert same(hop(61, **settings), found)
     before, after = (state["ema"]["average"]["first.weight"] for state in found.states)
     gap = found.final["model"]["state"]["first.weight"] - before
     moved, wide = float((after - before).abs().max()), float(gap.abs().max())
-    assert moved < 0.06 * wide  # (1 + 200) / (10 + 200): 4 % of the gap; a count of 0 would move 90 %
+    assert moved < 0.2 * wide  # 1 - 61 / 70: 13 % of the gap; a count of 0 would move 90 %
 
 
 def test_K05_03_nothing_is_saved_while_the_average_is_in_the_model(tmp_path: Path) -> None:

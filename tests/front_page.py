@@ -46,18 +46,24 @@ def one_thing(path: Path) -> str:
     return " ".join(found[1].split())
 
 
-def recap(path: Path) -> list[str]:
-    """Rows of the table whose head is "| recap | |", each as "left: right"."""
+def table(path: Path, head: str) -> list[list[str]]:
+    """Rows of the first table whose first head cell begins so."""
     rows, inside = [], False
     for line in "\n".join(prose(path)).splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.strip().startswith("|") else []
-        if cells[:1] == ["recap"]:
+        if cells and cells[0].startswith(head):
             inside = True
         elif inside and not cells:
             break
         elif inside and not set("".join(cells)) <= set("-: "):
-            rows.append(": ".join(cell for cell in cells[:2] if cell))
+            rows.append(cells)
     return rows
+
+
+def recap(path: Path) -> list[str]:
+    """A lesson in a few lines: its recap table, or what it adds to the list of state and how each loss shows."""
+    rows = [": ".join(cell for cell in row[:2] if cell) for row in table(path, "recap")]
+    return rows or [f"lost: {row[0].strip('*')}; first difference: {row[1]}" for row in table(path, "what must survive")]
 
 
 def lesson_map() -> str:

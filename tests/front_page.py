@@ -1,7 +1,7 @@
 """The tables of README.md that are collected from the lessons: `python tests/front_page.py` writes them anew.
 
-The lesson map has each lesson's minutes and its line of "the one thing to get right"; the recap has the rows of its recap
-table. Both are read from the notebooks, so that there is one place for each fact.
+The lesson map has each lesson's minutes and its line of "the one thing to get right"; the recap has the rows of its
+recap table. Both are read from the notebooks, so that there is one place for each fact.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def table(path: Path, head: str) -> list[list[str]]:
 def recap(path: Path) -> list[str]:
     """A lesson in a few lines: its recap table, or what it adds to the list of state and how each loss shows."""
     rows = [": ".join(cell for cell in row[:2] if cell) for row in table(path, "recap")]
-    return rows or [f"lost: {row[0].strip('*')}; first difference: {row[1]}" for row in table(path, "what must survive")]
+    lost = table(path, "what must survive")
+    return rows or [f"lost: {row[0].strip('*')}; first difference: {row[1]}" for row in lost]
 
 
 def lesson_map() -> str:

@@ -77,14 +77,19 @@ class Engine:
         """One attempt at an update; inside working()."""
         return self.loop.update()
 
+    def evaluation_due(self) -> bool:
+        """Whether this boundary asks for an evaluation that was not made yet."""
+        every, counters = self.config.eval_every, self.state.counters
+        asked = every > 0 and counters.committed > 0 and counters.committed % every == 0
+        return asked and counters.evaluated_update != counters.committed
+
     def evaluate_if_due(self, should_stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Evaluate and decide, if this boundary asks for it and it was not done; inside working().
 
         Told to stop in between, nothing is counted: the evaluation is done again after the resume.
         """
         state, config, counters = self.state, self.config, self.state.counters
-        due = config.eval_every and counters.committed and counters.committed % config.eval_every == 0
-        if not due or counters.evaluated_update == counters.committed:
+        if not self.evaluation_due():
             return None
         self.stages.enter("evaluation")
         splits = self.parts.splits

@@ -132,9 +132,11 @@ def _continue(
     env = environment()
     earlier = read_attempts(place.path)
     saved, used = float(newest.manifest["facts"]["seconds_used"]), _seconds_used(place, newest, earlier)
-    cut = truncate_after(place.trajectory, parts.state.counters.attempted)
-    for path in (place.samples, place.monitors):
-        truncate_after(path, parts.state.counters.attempted)
+    counters = parts.state.counters
+    evaluated = counters.evaluated_update == counters.committed
+    cut = truncate_after(place.trajectory, counters.attempted, evaluated=evaluated)
+    truncate_after(place.monitors, counters.attempted)
+    truncate_after(place.samples, counters.attempted if evaluated else counters.attempted - 1)
     if cut:
         lost = f"its {used - saved:.3g} s stay counted" if used > saved else "how long it took is not known"
         notices.append(f"what came after update {newest.update} is made again ({cut} records are kept in cut/); {lost}")

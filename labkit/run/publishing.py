@@ -55,6 +55,7 @@ class Publisher:
         update = state.counters.committed
         try:
             if self._saver is not None and not wait:
+                self.finish(state.best.update, wait=True)  # an earlier one that failed does not take this one along
                 self._saver.submit(update, state.capture(), facts)
             else:
                 self.store.publish(update, state.capture(), facts)
@@ -72,15 +73,15 @@ class Publisher:
         self.pinned = self.saved_update
         return self.pinned
 
-    def finish(self, best: int | None, *, wait: bool) -> None:
-        """Clear old checkpoints after a background save. One that failed is raised only when it is waited for."""
+    def finish(self, best: int | None, *, wait: bool, required: bool = False) -> None:
+        """Clear old checkpoints after a background save. The StorageError of one is raised only if it was required."""
         if self._saver is None:
             return
         try:
             done = self._saver.wait() if wait else self._saver.check()
         except StorageError as error:
             self._refused(error)
-            if wait:
+            if required:
                 raise
             return
         if done is not None:

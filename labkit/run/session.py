@@ -186,6 +186,8 @@ class Session:
 
     def ending(self) -> Ending | None:
         """How the run ends at the present boundary; None when it goes on."""
+        if self.wishes.stop is not None and self.engine.evaluation_due():
+            return Ending("stopped", self.wishes.stop)  # not finished: the evaluation of the target is owed
         return find_ending(self.state, self.config, self.seconds_used, self.wishes.stop)
 
     def capture(self) -> Saved:
@@ -242,7 +244,8 @@ class Session:
         reason = self._publisher.reason(self.state, self.config, self.wishes, ending)
         if reason is not None:
             self._publish(reason, required=ending is not None or reason == "asked")
-        self._publisher.finish(self.state.best.update, wait=ending is not None)
+        last = ending is not None
+        self._publisher.finish(self.state.best.update, wait=last, required=last)
         return ending
 
     def _evaluate_if_due(self) -> None:
@@ -250,6 +253,8 @@ class Session:
         if found is None:
             return
         self._totals = found.totals
+        if found.attempt == self._publisher.saved_attempt:  # what was saved here before knows nothing of it
+            self._publisher.saved_attempt = None
         self._journal.evaluation(found)
         if found.best:
             self.wishes.request_save()

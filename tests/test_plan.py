@@ -179,8 +179,8 @@ class SlowStart(Toy):
 
 
 def test_warm_up_is_left_out_of_the_rate_and_reported_apart_k14_03(tmp_path: Path) -> None:
-    made = plan(SlowStart(tmp_path), updates=1000, folder=tmp_path, sample_seconds=0.3)
-    assert made.measured.first_update >= 0.6 and made.measured.update < 0.3
+    made = plan(SlowStart(tmp_path), updates=1000, folder=tmp_path, sample_seconds=0.01)  # three blocks of one update
+    assert made.measured.first_update >= 0.6 and made.measured.update < 0.15
     assert made.measured.first_update * made.updates > 2 * made.seconds  # a forecast from the first update alone
 
 
@@ -296,6 +296,9 @@ def test_a_check_compares_with_the_plan_of_the_same_settings_whatever_seed_rate_
     found = check(planned_and_run(tmp_path, seed=5, rate=0.5, updates=20, save_every=5), tmp_path / "plans")
     assert (found.planned_updates, found.real_updates) == (40, 20)
     assert found.ratio == pytest.approx(found.real_seconds / found.planned_seconds)
+    (stored,) = (json.loads(path.read_text())["measured"] for path in (tmp_path / "plans").iterdir())
+    expected = 20 * stored["update"] + 2 * stored["evaluation"] + (1 + 4 + 1) * stored["save"]  # start, every 5, a best
+    assert found.planned_seconds == pytest.approx(expected)
     assert found.within == (0.75 <= found.ratio <= 1.25) and found.to_dict()["within"] is found.within
     assert found.real_disk_bytes > 0 and "times the plan" in str(found)
 

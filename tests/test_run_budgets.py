@@ -19,6 +19,8 @@ from toys import Toy
 from labkit import run
 from labkit.commands.line import Line, seconds_left
 from labkit.config import RunConfig
+from labkit.recipe import resolve
+from labkit.recipes import find
 from labkit.recipes.names import DECODING, PROMPTS, load_names
 from labkit.records import columns, read_attempts, read_lines
 from labkit.records.pace import Pace
@@ -316,6 +318,19 @@ def test_the_same_weights_give_the_same_samples_and_training_goes_on_as_if_none_
     assert not (tmp_path / "0" / "samples.jsonl").exists()
     often, seldom = (read_lines(tmp_path / name / "samples.jsonl").records for name in ("1", "2"))
     assert [line for line in often if line["update"] in (4, 8)] == seldom
+
+
+def test_samples_draw_from_their_own_seeds_and_move_no_stream_of_the_process() -> None:
+    recipe = find("names")
+    config = resolve(recipe, "names", {"updates": 1})
+    model = recipe.model(config)
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        found.append(recipe.samples(model, config))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert found[0] == found[1] and len(found[0]) == len(PROMPTS)
 
 
 def test_samples_of_a_lost_tail_are_made_again_and_stand_once(tmp_path: Path) -> None:

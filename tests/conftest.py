@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import threading
 from collections.abc import Iterator
 
 # Before torch is imported: two threads add in another order than one, and tests share two cores.
@@ -11,6 +13,9 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts: deterministic matmul
 os.environ["JUPYTER_PLATFORM_DIRS"] = "1"
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts jobs behind itself has SIGINT ignored, here and in every child; tests of Ctrl-C need it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest

@@ -257,6 +257,7 @@ def test_the_policy_is_set_in_one_call_and_read_back() -> None:
 
 
 def test_a_switch_that_torch_does_not_take_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.use_deterministic_algorithms(False)
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda mode: None)
     with pytest.raises(PrecisionError, match="did not take deterministic=True"):
         precision.apply(NumericPolicy(deterministic=True), 1)

@@ -48,7 +48,7 @@ def paired(first: Sequence[float], second: Sequence[float], mode: str = "min") -
     are not finite, and when all differences are the same: then there is no spread to judge by.
     Raises ConfigError for lists of different lengths, none at all, or another mode.
     """
-    if len(first) != len(second) or not first:
+    if len(first) != len(second) or not len(first):
         raise ConfigError(f"{len(first)} values against {len(second)}", "one pair for each seed", "give both lists")
     if mode not in {"min", "max"}:
         raise ConfigError(f"mode={mode!r}", "min or max", "say which way is better; it is not guessed from a name")

@@ -180,21 +180,24 @@ def test_K12_04_an_evaluation_hears_a_signal_within_a_batch_and_is_done_again(tm
     assert [line["update"] for line in lines if "validation" in line] == [3, 6, 9, 12]
 
 
+WORSENING = {"eval_every": 3, "eval_batch_size": 1, "metric": "scripted", "mode": "max", "script": "9,8,7,6,5,4,3"}
+
+
 def test_an_evaluation_cut_short_at_the_target_is_owed_not_forgotten(tmp_path: Path) -> None:
-    settings = {"eval_every": 3, "eval_batch_size": 1}
+    settings = WORSENING  # so that no best one asks for a checkpoint
     recipe = Pressing(signal.SIGINT, evaluation=12)  # ten batches at update 3, the second one at update 6
     with run.start(recipe, tmp_path / "r", updates=6, **settings) as session:
         outcome = session.train()
         assert (outcome.status, outcome.update, session.state.counters.evaluations) == ("stopped", 6, 1)
     finished_like_gold(tmp_path / "r", 6, **settings)
     with run.resume(tmp_path / "r", recipe=Toy()) as session:
-        assert session.state.counters.evaluations == 2  # it is in the checkpoint now, best or not
+        assert session.state.counters.evaluations == 2  # it is in the checkpoint now
         assert session.train().updates_done == 0
 
 
 def test_an_evaluation_that_no_checkpoint_knows_is_recorded_once(tmp_path: Path) -> None:
     """Cut short and saved, made after a resume, lost again by a kill, made once more: one line."""
-    settings = {"eval_every": 3, "eval_batch_size": 1, "metric": "scripted", "mode": "max", "script": "9,8,7,6,5,4,3"}
+    settings = WORSENING
     with run.start(Pressing(signal.SIGINT, evaluation=12), tmp_path / "r", updates=9, **settings) as session:
         assert session.train().update == 6
     shutil.copytree(tmp_path / "r", tmp_path / "before")

@@ -127,6 +127,12 @@ SHOW_CELL = """async index => {
   notebook.activeCellIndex = index;
   await notebook.scrollToItem(index, 'start');
 }"""
+COUNT = """index => window.jupyterapp.shell.currentWidget.content.widgets[index].model.executionCount"""
+COUNTED = """([index, before]) => {
+  const count = window.jupyterapp.shell.currentWidget.content.widgets[index].model.executionCount;
+  return count !== null && count !== before;
+}"""
+INTERRUPT = ".jp-NotebookPanel-toolbar [data-jp-item-name='interrupt'] jp-button"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -157,6 +163,43 @@ class NotebookPage:
         self.page.evaluate(RUN_ALL)
         self.page.wait_for_function(READY, timeout=seconds * 1000)
 
+    def press_run(self, number: int) -> int | None:
+        """Select a cell and press Shift+Enter, without waiting; returns the execution count that it had before."""
+        before: int | None = self.page.evaluate(COUNT, number)
+        self.show(number).locator(".jp-InputPrompt").click()
+        self.page.keyboard.press("Shift+Enter")
+        return before
+
+    def wait_run(self, number: int, before: int | None, seconds: float = 120) -> None:
+        """Wait until the cell has another execution count than `before` and the kernel is idle."""
+        self.page.wait_for_function(COUNTED, arg=[number, before], timeout=seconds * 1000)
+        self.page.wait_for_function(READY, timeout=seconds * 1000)
+
+    def run_cell(self, number: int, seconds: float = 120) -> str:
+        """Run one cell with Shift+Enter and wait for its end; returns what it shows."""
+        self.wait_run(number, self.press_run(number), seconds)
+        return self.output(number)
+
+    def type_into(self, number: int, text: str) -> None:
+        """Click into a cell, select all that stands there and put `text` in its place."""
+        self.show(number).locator(".cm-content").click()
+        self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.insert_text(text)  # in one piece: no indent and no bracket is added by the editor
+
+    def press_stop(self) -> None:
+        """The button with the square in the notebook's toolbar."""
+        self.page.locator(INTERRUPT).click()
+
+    def output(self, number: int) -> str:
+        """What a cell shows now: its printed text and its HTML; an error as its name and message."""
+        shown = []
+        for output in self.cells()[number]["outputs"]:
+            if output["output_type"] == "error":
+                shown.append(f"{output['ename']}: {output['evalue']}")
+            else:
+                shown.append(output.get("text") or output.get("data", {}).get("text/html", ""))
+        return "".join("".join(part) for part in shown)
+
     def cells(self) -> list[dict[str, Any]]:
         """The cells with their present outputs, in the form of a notebook file."""
         return list(self.page.evaluate(CELLS))
@@ -167,7 +210,7 @@ class NotebookPage:
         for number, cell in enumerate(self.cells()):
             if cell["cell_type"] != "code":
                 continue
-            if cell["execution_count"] is None:
+            if cell["execution_count"] is None and cell["source"]:  # an empty cell never gets a count
                 found.append(f"cell {number} did not run")
             for output in cell["outputs"]:
                 if output["output_type"] == "error":

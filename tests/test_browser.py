@@ -35,12 +35,42 @@ slider.observe(show, "value")
 widgets.VBox([slider, image, text])""",
 ]
 
+ANSWER = """def first_difference(left, right, first):
+    for place, (a, b) in enumerate(zip(left, right)):
+        if a != b:
+            return first + place
+    return None"""
+LOADING = {"alone": {}, "workers": {"workers": 2, "start_method": "fork"}}
+STOPPED_NOTEBOOK = [
+    """import tempfile, time
+from pathlib import Path
+from labkit import run
+from labkit.proof import compare
+folder = Path(tempfile.mkdtemp())
+with run.start("digits", folder / "straight", updates=3000, save_every=500) as session:
+    print(session.train().status)""",
+    """print("started", flush=True)
+with run.start("digits", folder / "stopped", updates=3000, save_every=500, **LOADING) as session:
+    session.observers.append(lambda record: time.sleep(0.002))
+    outcome = session.train()
+print(outcome.status, outcome.reason, outcome.update)""",
+    """with run.resume(folder / "stopped") as session:
+    outcome = session.train()
+print(outcome.status, outcome.update, outcome.updates_done)
+print("equal:", compare(folder / "straight", folder / "stopped").equal)""",
+    "import shutil\nshutil.rmtree(folder)",
+]
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Server]:
     """JupyterLab over a folder with copies of the lessons as a learner gets them, and one small notebook."""
     root = tmp_path_factory.mktemp("learner")
     workbook.hand_out(workbook.NOTEBOOKS, root / "my_lessons")
+    workbook.hand_out(workbook.NOTEBOOKS, root / "by_hand")  # for what is typed: untouched by the other tests
+    for name, settings in LOADING.items():
+        sources = [source.replace("**LOADING", f"**{settings}") for source in STOPPED_NOTEBOOK]
+        write_notebook(root / f"stopped-{name}.ipynb", sources)
     write_notebook(root / "small.ipynb", SMALL_NOTEBOOK)
     write_notebook(root / "raises.ipynb", ["1 + 1", "raise ValueError('on purpose')", "2 + 2"])
     with browser.jupyter_lab(root, tmp_path_factory.mktemp("jupyter")) as server:
@@ -141,3 +171,43 @@ def test_every_lesson_runs_in_the_browser(opened: Any, name: str) -> None:
     assert notebook.problems() == []
     if any(notebook.show(number).locator(".noUi-handle").count() for number in notebook.widget_cells()):
         use_first_slider(notebook, name.removesuffix(".ipynb"))
+
+
+@pytest.mark.slow
+def test_an_exercise_is_solved_by_typing_into_its_cell(opened: Any) -> None:
+    notebook = opened(f"by_hand/{FIRST}")
+    sources = [cell["source"] for cell in notebook.cells()]
+    setup = next(n for n, source in enumerate(sources) if "lab.setup()" in source)
+    stub = next(n for n, source in enumerate(sources) if source.startswith("def first_difference(left"))
+    check = stub + 1
+    assert "lab.TODO" in sources[stub] and "check_first_difference(first_difference)" in sources[check]
+    for number in (setup, stub):
+        notebook.run_cell(number)
+    before = notebook.run_cell(check)
+    assert "not attempted" in before and "holds" not in before
+    notebook.type_into(stub, ANSWER)
+    assert notebook.cells()[stub]["source"] == ANSWER
+    notebook.run_cell(stub)
+    after = notebook.run_cell(check)
+    notebook.show(stub)
+    notebook.screenshot("lesson-00-solved")
+    assert "first_difference: holds" in after and "not attempted" not in after
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loading", LOADING)
+def test_the_stop_button_ends_a_run_at_a_boundary_and_the_resume_continues_exactly(opened: Any, loading: str) -> None:
+    notebook = opened(f"stopped-{loading}.ipynb")
+    assert notebook.run_cell(0).split() == ["finished"]
+    before = notebook.press_run(1)
+    notebook.page.locator(".jp-OutputArea-output", has_text="started").wait_for()
+    notebook.page.wait_for_timeout(1500)  # the run is made, its workers too, and updates are under way
+    notebook.press_stop()
+    notebook.wait_run(1, before)
+    notebook.screenshot(f"stop-button-{loading}")
+    started, status, reason, update = notebook.output(1).split()
+    assert (started, status, reason) == ("started", "stopped", "SIGINT")
+    assert 0 < int(update) < 3000
+    assert notebook.run_cell(2).split() == ["finished", "3000", str(3000 - int(update)), "equal:", "True"]
+    notebook.run_cell(3)
+    assert notebook.problems() == []

@@ -47,11 +47,18 @@ class Bench:
         self.progress("straight run")
         self.straight = self.run(self.start("straight"))
 
-    def run_leader(self, stops: Sequence[int]) -> Difference | None:
-        """A run that publishes at every stop and leaves its folder there; where it differs from the straight one."""
+    def run_leader(self, stops: Sequence[int]) -> list[dict[str, Any]]:
+        """A run that publishes at every stop and leaves its folder there, as an interruption would."""
         self.progress(f"interrupted run, {len(stops)} stops")
-        copies = {str(stop): self.stopped(stop) for stop in stops}
-        return first_difference(self.straight, self.run(self.start("leader", stops=copies)))
+        return self.run(self.start("leader", stops={str(stop): self.stopped(stop) for stop in stops}))
+
+    def run_both(self, stops: Sequence[int]) -> list[dict[str, Any]]:
+        """The straight run and the leader side by side, where there are two jobs for them; the leader's boundaries."""
+        with ThreadPoolExecutor(max_workers=min(self.jobs, 2)) as pool:
+            straight = pool.submit(self.run_straight)
+            leader = pool.submit(self.run_leader, stops)
+            straight.result()
+            return leader.result()
 
     def run_chains(self, chains: Sequence[Stop]) -> tuple[Row, ...]:
         """Every chain of stops continued, several side by side."""

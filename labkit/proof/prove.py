@@ -17,7 +17,7 @@ from typing import Any
 from labkit.config import MAY_CHANGE, RunConfig
 from labkit.errors import ProofError
 from labkit.proof.bench import Bench, Row, Stop
-from labkit.proof.compare import Difference
+from labkit.proof.compare import Difference, first_difference
 from labkit.proof.diagnose import diagnose as find_missing
 from labkit.recipe import resolve
 from labkit.recipes import find
@@ -96,9 +96,14 @@ def prove(
         place = Path(folder) if folder is not None else Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
         bench = Bench(place, recipe, _settings(config), jobs, progress)
-        bench.run_straight()
-        chains = _chains(stops, bench.straight[-1]["attempt"])
-        saving = bench.run_leader(sorted({chain[0] for chain in chains}))
+        if stops == "all":  # how many there are is known after the straight run
+            bench.run_straight()
+            chains = _chains(stops, bench.straight[-1]["attempt"])
+            leader = bench.run_leader([chain[0] for chain in chains])
+        else:
+            leader = bench.run_both(sorted({chain[0] for chain in _chosen(stops)}))
+            chains = _chains(stops, bench.straight[-1]["attempt"])
+        saving = first_difference(bench.straight, leader)
         rows = bench.run_chains(chains)
         identity = {name: value for name, value in bench.settings.items() if name not in MAY_CHANGE}
         last = bench.straight[-1]["update"]
@@ -117,10 +122,17 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 def _chains(stops: str | Sequence[int | Stop], last: int) -> list[Stop]:
     if stops == "all":
         return [(stop,) for stop in range(last + 1)]
-    chosen = parse_stops(stops) if isinstance(stops, str) else [(s,) if isinstance(s, int) else tuple(s) for s in stops]
+    chosen = _chosen(stops)
     for chain in chosen:
-        if not chain or list(chain) != sorted(set(chain)) or not 0 <= chain[0] <= chain[-1] <= last:
+        if list(chain) != sorted(set(chain)) or not 0 <= chain[0] <= chain[-1] <= last:
             raise ProofError(f"a stop at {'+'.join(map(str, chain))}", f"rising boundaries from 0 to {last}", "")
+    return chosen
+
+
+def _chosen(stops: str | Sequence[int | Stop]) -> list[Stop]:
+    chosen = parse_stops(stops) if isinstance(stops, str) else [(s,) if isinstance(s, int) else tuple(s) for s in stops]
+    if not chosen or not all(chosen):
+        raise ProofError("a proof without a stop", "at least one boundary", "for example stops=[3, 5]")
     return chosen
 
 

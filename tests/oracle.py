@@ -1,7 +1,7 @@
 """The loop that a careful person writes by hand for the digits: the oracle for loop.py and the yardstick of its cost.
 
-It is written against torch alone, in the order lesson 01 teaches, and records the same quantities. Only the keyed order,
-the data and the digest of the indices come from labkit, because they are inputs and not what is being checked.
+It is written against torch alone, in the order lesson 01 teaches, and records the same quantities. Only the keyed
+order, the data and the digest of the indices come from labkit, because they are inputs and not what is being checked.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class HandWritten:
 
     def __init__(
         self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, order: EpochOrder, *, rate: float,
-        weight_decay: float, warmup: int, max_norm: float, decay: float, batch_size: int, norm_every: int, path: Path | None,
-        cut: tuple[int, ...] = (),
+        weight_decay: float, warmup: int, max_norm: float, decay: float, batch_size: int, norm_every: int,
+        path: Path | None, cut: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         self.model, self.images, self.labels, self.order = model, images, labels, order
         self.parameters = list(model.parameters())

@@ -134,7 +134,7 @@ class Ward:
     def _look_after(
         self, run: Path, seen: int | None, process: subprocess.Popen[str], how: str | None, words: str
     ) -> None:
-        """Every checkpoint that can be seen must be good, and none that was seen before may be gone for an older one."""
+        """Every checkpoint that can be seen must be good, and none seen before may be gone for an older one."""
         _wait_for_orphans(process.pid, self.report, self.name)
         if how is None and process.returncode != 0:
             last = (words.strip().splitlines() or [""])[-1]

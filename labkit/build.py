@@ -6,6 +6,7 @@ random streams come last, when nothing that draws is left to be built. Lesson 04
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from labkit.order import EpochOrder
 from labkit.precision import NumericPolicy, Precision
 from labkit.precision import apply as apply_policy
 from labkit.recipe import Recipe, Splits
-from labkit.state import RunState, capture_optimizer
+from labkit.state import RunState, capture_optimizer, leaf_bytes, leaves
 from labkit.weighting import check_additive
 
 
@@ -123,7 +124,12 @@ def preflight(parts: Parts) -> list[str]:
         counted = recipe.count(first)
         if not isinstance(counted, int):
             raise RecipeError(f"count() returned a {type(counted).__name__}", "an int", "for example int(mask.sum())")
-        if len(splits.train) >= 4:
+        if not _repeatable(lambda: batch(*range(min(4, len(splits.train))))):
+            notices.append(
+                "the data set gives another example for the same index each time, so no resume can be exact: "
+                "draw in transform(example, rng) instead"
+            )
+        elif len(splits.train) >= 4:
             check_additive(objective, batch(0, 1), batch(2, 3), batch(0, 1, 2, 3))
         if splits.validation is not None and len(splits.validation):
             notices += _check_metrics(parts)
@@ -132,6 +138,16 @@ def preflight(parts: Parts) -> list[str]:
     if config.shield_global:
         notices.append("shield_global is on: exact, but slow; a transform that uses its rng argument needs no shield")
     return notices
+
+
+def _repeatable(make: Callable[[], Any]) -> bool:
+    """Whether a batch made twice has the same tensors, arrays, numbers and texts; other objects are not judged."""
+    for (_, one), (_, other) in zip(leaves(make()), leaves(make()), strict=False):
+        if isinstance(one, np.ndarray):
+            one, other = torch.from_numpy(one), torch.from_numpy(other)
+        if isinstance(one, torch.Tensor | int | float | str) and leaf_bytes(one) != leaf_bytes(other):
+            return False
+    return True
 
 
 def _check_global_draws(parts: Parts) -> None:

@@ -278,6 +278,28 @@ def test_K12_08_the_checkpoint_of_a_signal_knows_its_place_and_its_reason(tmp_pa
     finished_like_gold(tmp_path / "r", 18)
 
 
+def test_a_press_while_a_checkpoint_is_written_comes_out_as_what_it_is(tmp_path: Path, monkeypatch: Any) -> None:
+    """Torch, closing an archive that was cut short, raises an error of its own over the one that cut it."""
+    from labkit.files import HashingWriter
+
+    whole = HashingWriter.write
+    written: list[int] = []
+
+    def pressed(self: Any, data: Any) -> int:
+        written.append(len(data))
+        if len(written) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return whole(self, data)
+
+    with run.start(Pressing(forward=3), tmp_path / "r", updates=9) as session:
+        monkeypatch.setattr(HashingWriter, "write", pressed)
+        with pytest.raises(KeyboardInterrupt, match="second request"):
+            session.train()
+    assert [path.name for path in (tmp_path / "r" / "checkpoints").iterdir()] == ["update-000000000"]
+    monkeypatch.setattr(HashingWriter, "write", whole)
+    finished_like_gold(tmp_path / "r", 9)
+
+
 def test_a_best_checkpoint_at_the_boundary_of_a_signal_is_found_again(tmp_path: Path) -> None:
     with run.start(Pressing(forward=3), tmp_path / "r", updates=12, eval_every=3) as session:
         assert session.train().update == 3
@@ -472,6 +494,7 @@ def test_K12_09_the_command_line_ends_quietly_with_status_3(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # between open() and the next line
 def test_K12_01_whatever_200_signals_interrupt_every_saved_state_is_one_of_the_unbroken_run(tmp_path: Path) -> None:
     updates, settings = 12, {"eval_every": 2, "ema_decay": 0.9, "save_every": 3, "jitter": True}
     recipe = Toy()

@@ -393,7 +393,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
             def __getitem__(self, index):
                 self.reads += 1
                 number, features, targets = super().__getitem__(index)
-                return number, features * (1 + 0.01 * self.reads), targets
+                return number, features * (1 + 0.01 * (self.reads // 24)), targets
 
         class Planted(Toy):
             def splits(self, config):

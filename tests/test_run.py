@@ -333,6 +333,24 @@ def test_a_bad_setting_is_refused_before_the_folder_is_touched(
     assert not (tmp_path / "r").exists()
 
 
+def test_a_data_set_that_is_another_at_each_reading_is_said(tmp_path: Path) -> None:
+    class Noisy(Items):
+        rng = torch.Generator()
+
+        def __getitem__(self, index: int) -> Any:
+            number, features, targets = super().__getitem__(index)
+            return number, features + torch.rand(4, generator=self.rng), targets
+
+    class Own(Toy):
+        def splits(self, config: RunConfig) -> Splits:
+            return Splits(Noisy(12), Items(10, 1))
+
+    with run.start(Own(), tmp_path / "r", updates=3) as session:
+        assert any("another example for the same index" in text for text in session.notices)
+    with run.start(Toy(), tmp_path / "s", updates=3) as session:
+        assert not any("another example" in text for text in session.notices)
+
+
 def test_a_data_set_that_holds_less_than_it_says_is_refused_at_the_attempt_that_finds_out(tmp_path: Path) -> None:
     class Short(Toy):
         def splits(self, config: RunConfig) -> Splits:

@@ -42,6 +42,10 @@ def write_state(path: Path, state: Mapping[str, Any], files: Files = DISK) -> di
         writer = HashingWriter(files, handle)
         try:
             torch.save(state, cast(IO[bytes], writer), pickle_protocol=2)
+        except RuntimeError as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # torch, closing what that cut short, complains
+                raise error.__context__ from None
+            raise
         finally:
             writer.finish()
         files.fsync(handle)

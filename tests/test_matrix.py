@@ -73,7 +73,8 @@ def test_a_row_continues_exactly_from_every_boundary(row):
         torch.rand(3)
         with open_engine(find(name), config) as resumed:
             resumed.restore(saved)
-            assert followed(resumed, config.updates) == straight[stop:], f"stopped after {stop}"
+            # by repr: the norm of a gradient that overflowed is nan, and nan is equal to nan here
+            assert repr(followed(resumed, config.updates)) == repr(straight[stop:]), f"stopped after {stop}"
 
 
 def test_negative_control_a_row_without_its_torch_stream_is_not_exact():

@@ -65,4 +65,9 @@ def _copy(session: Session, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    status = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is closed and on disk. Taking down torch's threads at exit has been seen to abort a process now and
+    # then ("terminate called without an active exception"), which would deny work that was done.
+    os._exit(status)

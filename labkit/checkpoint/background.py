@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -36,6 +38,8 @@ class BackgroundSaver:
         earlier = self.wait()
         state, known = plain(payload, copy=True), plain_json(facts)
         self._thread = threading.Thread(target=self._save, args=(update, state, known), name="labkit-save")
+        atexit.unregister(self._confess)  # once, however often one saves
+        atexit.register(self._confess)
         self._thread.start()
         return earlier
 
@@ -58,7 +62,10 @@ class BackgroundSaver:
 
     def close(self) -> Published | None:
         """Wait for the one in flight and report it, as check() would. More may be submitted afterwards."""
-        return self.wait()
+        try:
+            return self.wait()
+        finally:
+            atexit.unregister(self._confess)
 
     def __enter__(self) -> BackgroundSaver:
         return self
@@ -70,6 +77,9 @@ class BackgroundSaver:
         try:
             self._published = self._store.publish_plain(update, state, facts)
         except BaseException as error:  # carried to the training thread, which raises it at its next boundary
-            if not threading.main_thread().is_alive():  # the program is over and nobody will ask: say it on stderr
-                raise
             self._error = error
+
+    def _confess(self) -> None:
+        """The program is over and nobody asked: say it on stderr. Runs after every thread has ended."""
+        if self._error is not None:
+            print(f"labkit: a background save failed: {type(self._error).__name__}: {self._error}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -189,8 +189,3 @@ def tensor_digest(*tensors: Tensor) -> str:
         total.update(f"{tuple(plain.shape)} {plain.dtype};".encode())
         total.update(plain.flatten().view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
-
-
-def with_microbatches(config: RunConfig, *sizes: int) -> RunConfig:
-    """The same config cut into other microbatches; the data order stays."""
-    return replace(config, microbatch_size=tuple(sizes))

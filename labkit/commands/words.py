@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from labkit.config import GOALS
 from labkit.errors import ConfigError
 from labkit.records.values import encode
-
-GOALS = ("updates", "epochs", "examples", "tokens", "seconds")
 
 
 def explained(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:

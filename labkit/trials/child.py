@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.config import RunConfig
+from labkit.config import GOALS, RunConfig
 from labkit.errors import DataError, LabkitError
 from labkit.evaluate import evaluate_state, metric_value
 from labkit.files import write_text_durably
@@ -20,7 +20,6 @@ from labkit.run import Session, resume, start
 from labkit.run.folder import RunFolder
 
 RESULT = "trial.json"
-GOALS = ("updates", "epochs", "examples", "tokens", "seconds")
 STOPPED = 3
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from labkit import processes
-from labkit.config import RunConfig
+from labkit.config import GOALS, RunConfig
 from labkit.errors import ConfigError, ProofError
 from labkit.recipe import resolve
 from labkit.recipes import find
 from labkit.run import check_target
 from labkit.run.folder import RunFolder
-from labkit.trials.child import GOALS, RESULT, STOPPED, Job, key
+from labkit.trials.child import RESULT, STOPPED, Job, key
 from labkit.trials.verdict import Verdict, paired
 
 
